@@ -1,0 +1,123 @@
+"""An execution's events, held for a reader that may be slow."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import anyio
+
+from fastapi_carmy.events import Event, ExecutionStarted, ToolProgress, ToolStarted
+
+__all__ = ("EventBuffer",)
+
+_MAX_WAITING = 256
+_MAX_WAITING_BYTES = 1024 * 1024
+
+Item = TypeVar("Item")
+
+
+class EventBuffer(Generic[Item]):
+    """What one execution reports, rendered when it comes, for one reader.
+
+    A slow reader stalls nobody: when too much progress waits, the oldest gives way. No
+    other event is ever dropped.
+
+    Source: carmy/1, section 2.3.
+    """
+
+    def __init__(
+        self, render: Callable[[Event], Item], *, size: Callable[[Item], int] = lambda item: 0
+    ) -> None:
+        """Hold nothing yet.
+
+        Args:
+            render: Event → what the reader gets; called at once, in the order of events.
+            size: Rendered progress → its bytes, which are limited too.
+        """
+        self._render = render
+        self._size = size
+        # Progress comes after what starts and before what completes: three runs in order.
+        self._before: list[Item] = []
+        self._progress: deque[Item] = deque()
+        self._progress_bytes = 0
+        self._after: list[Item] = []
+        self._has_ended = False
+        self._failure: BaseException | None = None
+        self._arrival: anyio.Event | None = None
+
+    def report(self, event: Event) -> None:
+        """Take one event of the execution."""
+        item = self._render(event)
+
+        if isinstance(event, ToolProgress):
+            self._hold_progress(item)
+        elif isinstance(event, ExecutionStarted | ToolStarted):
+            self._before.append(item)
+        else:
+            self._after.append(item)
+
+        self._wake()
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Say that nothing comes any more, and why, if that is not as it should be."""
+        self._has_ended = True
+        self._failure = failure
+        self._wake()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Return once there is something to take, or after `seconds`.
+
+        Raises:
+            BaseException: What `end` was told, once everything before it was taken.
+        """
+        if not self._has_something():
+            await self._wait_for_arrival(seconds)
+
+        if self._failure is not None and not self._has_items():
+            raise self._failure
+
+    def take(self) -> list[Item] | None:
+        """Return what waits, oldest first; `None` when nothing comes any more."""
+        items = [*self._before, *self._progress, *self._after]
+
+        if not items and self._has_ended:
+            return None
+
+        self._before.clear()
+        self._progress.clear()
+        self._progress_bytes = 0
+        self._after.clear()
+        return items
+
+    async def next(self) -> list[Item] | None:
+        """Wait for something, and take it; `None` when nothing comes any more."""
+        await self.wait()
+        return self.take()
+
+    def _hold_progress(self, item: Item) -> None:
+        self._progress.append(item)
+        self._progress_bytes += self._size(item)
+
+        while len(self._progress) > 1 and (
+            len(self._progress) > _MAX_WAITING or self._progress_bytes > _MAX_WAITING_BYTES
+        ):
+            self._progress_bytes -= self._size(self._progress.popleft())
+
+    def _has_items(self) -> bool:
+        return bool(self._before or self._progress or self._after)
+
+    def _has_something(self) -> bool:
+        return self._has_ended or self._has_items()
+
+    def _wake(self) -> None:
+        if self._arrival is not None:
+            self._arrival.set()
+
+    async def _wait_for_arrival(self, seconds: float | None) -> None:
+        self._arrival = anyio.Event()
+
+        try:
+            with anyio.move_on_after(seconds):
+                await self._arrival.wait()
+        finally:
+            self._arrival = None

@@ -1,0 +1,356 @@
+"""One execution's cancellation signal, and how it interrupts a task exactly once.
+
+The only module that imports asyncio: an anyio cancel scope interrupts every `await` of
+a `finally`, so tools are cancelled by an edge-triggered `Task.cancel` instead.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from typing import TypeVar
+
+__all__ = (
+    "CancelReason",
+    "Cancellation",
+    "Interrupted",
+    "Latch",
+    "Task",
+    "after",
+    "join",
+    "race",
+    "start_task",
+)
+
+T = TypeVar("T")
+
+Interrupted = asyncio.CancelledError
+"""What an interrupted `await` raises."""
+
+Task = asyncio.Task
+"""A running piece of work, as `start_task` returns it."""
+
+_WATCH_AFTER_SECONDS = 0.05
+
+
+class CancelReason(StrEnum):
+    """Why an execution was told to stop."""
+
+    DEADLINE = "deadline"
+    DISCONNECT = "disconnect"
+    STOP = "stop"
+    """The server stops."""
+    HOST = "host"
+    """Somebody stopped it on purpose."""
+
+
+class Cancellation:
+    """Tells one execution to stop: once, for one reason, from anywhere.
+
+    It is created, and its methods are called, in the loop of the execution;
+    `fire_threadsafe`, `reason` and `is_cancelled` work from any thread.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_alarm_at",
+        "_at_alarm",
+        "_before",
+        "_event",
+        "_interrupted",
+        "_loop",
+        "_task",
+        "_tick",
+        "_watch",
+        "_watcher",
+        "finishes",
+        "overran",
+        "reason",
+    )
+
+    def __init__(self) -> None:
+        """Belong to the running loop; nothing is watched yet."""
+        self.reason: CancelReason | None = None
+        self.finishes = False
+        """Whether a disconnect is only noted, because the work is to run to its end."""
+        self.overran = False
+        """Whether finishing took longer than `limit_finish` allowed."""
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[object] | None = None
+        self._before = 0
+        self._interrupted = False
+        self._event: asyncio.Event | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._at_alarm: Callable[[], None] | None = None
+        self._watch: Callable[[], Awaitable[None]] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody said stop."""
+        return self.reason is not None
+
+    def fire(self, reason: CancelReason) -> None:
+        """Say stop; the first reason stays, later calls do nothing."""
+        if self.reason is not None or (self.finishes and reason is CancelReason.DISCONNECT):
+            return
+
+        self.reason = reason
+
+        if self._event is not None:
+            self._event.set()
+
+        self._interrupt()
+
+    def fire_threadsafe(self, reason: CancelReason) -> None:
+        """Say stop from another thread."""
+        self._loop.call_soon_threadsafe(self.fire, reason)
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run `work` in the execution's thread, from another one."""
+        self._loop.call_soon_threadsafe(work)
+
+    async def wait(self) -> None:
+        """Return once somebody said stop."""
+        if self.reason is not None:
+            return
+
+        if self._event is None:
+            self._event = asyncio.Event()
+
+        await self._event.wait()
+
+    def begin(self) -> None:
+        """Let `fire` interrupt the current task from here to `end`.
+
+        Raises:
+            Interrupted: If stop was said already.
+        """
+        if self.reason is not None:
+            raise Interrupted
+
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._before = task.cancelling()
+
+    def end(self) -> None:
+        """Let nothing interrupt the current task any more."""
+        self._task = None
+
+    async def settle(self) -> bool:
+        """Take back the interruption, if there was one; tell whether this object sent it.
+
+        Call it after `end`, when the work was interrupted, or may have swallowed that.
+
+        Returns:
+            `False` when the task was interrupted by somebody else as well, or only by
+            somebody else: then the interruption must go on.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+
+        if self._interrupted:
+            self._interrupted = False
+
+            # The work may have fired the signal itself and returned before any await.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                pass
+
+            task.uncancel()
+
+        return task.cancelling() <= self._before
+
+    def limit(self, seconds: float) -> None:
+        """Fire `DEADLINE` after `seconds`, until `lift`."""
+        self._set_alarm(seconds, self._at_deadline)
+
+    def limit_finish(self, seconds: float) -> None:
+        """Interrupt the current task after `seconds`, until `lift`, whatever was said.
+
+        `overran` tells afterwards that this happened.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._before = task.cancelling()
+        self._set_alarm(seconds, partial(self._cut, task))
+
+    def lift(self) -> None:
+        """Forget the limit."""
+        self._at_alarm = None
+
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def watch(self, disconnected: Callable[[], Awaitable[None]]) -> None:
+        """Fire `DISCONNECT` once `disconnected()` returns.
+
+        A quick call never pays for it: the task that waits starts after 50 ms.
+        """
+        self._watch = disconnected
+        self._tick = self._loop.call_later(_WATCH_AFTER_SECONDS, self._at_tick)
+
+    def close(self) -> None:
+        """Stop watching and forget the limit; say it when the execution is over."""
+        self.lift()
+        self._task = None
+
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    def _interrupt(self) -> None:
+        if self._task is not None and not self._interrupted:
+            self._interrupted = True
+            self._task.cancel()
+
+    def _cut(self, task: "asyncio.Task[object]") -> None:
+        self.overran = True
+        self._interrupted = True
+        task.cancel()
+
+    def _at_deadline(self) -> None:
+        self.fire(CancelReason.DEADLINE)
+
+    def _set_alarm(self, seconds: float, at_alarm: Callable[[], None]) -> None:
+        self.lift()
+        self._at_alarm = at_alarm
+        self._alarm_at = self._loop.time() + seconds
+
+        # A tick is under way and comes first: it sets the timer, so that a quick call
+        # needs only one.
+        if self._tick is None or seconds <= _WATCH_AFTER_SECONDS:
+            self._alarm = self._loop.call_at(self._alarm_at, at_alarm)
+
+    def _at_tick(self) -> None:
+        self._tick = None
+
+        if self._at_alarm is not None and self._alarm is None:
+            self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
+
+        if self._watch is not None:
+            self._watcher = self._loop.create_task(self._wait_for_disconnect(self._watch))
+
+    async def _wait_for_disconnect(self, disconnected: Callable[[], Awaitable[None]]) -> None:
+        await disconnected()
+        self.fire(CancelReason.DISCONNECT)
+
+
+def start_task(work: Coroutine[object, object, object]) -> "asyncio.Task[object]":
+    """Run `work` in a task of its own; the caller keeps the task and joins it."""
+    return asyncio.get_running_loop().create_task(work)
+
+
+async def join(task: "asyncio.Task[object]") -> object:
+    """Return what `task` returns; being interrupted here does not interrupt `task`."""
+    await asyncio.wait((task,))
+    return task.result()
+
+
+class Latch:
+    """Set once, from any thread, and awaited in any loop; bound to none."""
+
+    __slots__ = ("_calls", "_lock", "is_set")
+
+    def __init__(self) -> None:
+        """Start unset."""
+        self.is_set = False
+        # Between threads; held for a few instructions, never across an await.
+        self._lock = threading.Lock()
+        self._calls: dict[object, tuple[asyncio.AbstractEventLoop, Callable[[], object]]] = {}
+
+    def set(self) -> bool:
+        """Set it; tell whether this call did."""
+        with self._lock:
+            if self.is_set:
+                return False
+
+            self.is_set = True
+            calls, self._calls = self._calls, {}
+
+        for loop, call in calls.values():
+            # A loop that was closed has nobody left to tell.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(call)
+
+        return True
+
+    def then(self, call: Callable[[], object]) -> Callable[[], None]:
+        """Run `call` in the running loop once this is set; at the next turn if it is.
+
+        Returns:
+            A function that takes the wish back.
+        """
+        loop = asyncio.get_running_loop()
+        key = object()
+
+        with self._lock:
+            if not self.is_set:
+                self._calls[key] = (loop, call)
+                return partial(self._forget, key)
+
+        return loop.call_soon(call).cancel
+
+    async def wait(self) -> None:
+        """Return once this is set."""
+        if self.is_set:
+            return
+
+        done = asyncio.get_running_loop().create_future()
+        forget = self.then(partial(_settle, done))
+
+        try:
+            await done
+        finally:
+            forget()
+
+    def _forget(self, key: object) -> None:
+        self._calls.pop(key, None)
+
+
+def _settle(done: "asyncio.Future[None]") -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def after(seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+    """Run `call` in the running loop after `seconds`; what is returned takes it back."""
+    return asyncio.get_running_loop().call_later(seconds, call).cancel
+
+
+async def race(work: Awaitable[T], stop: Latch) -> tuple[bool, T | None]:
+    """Await `work`, but no longer than until `stop` is set; then interrupt it once.
+
+    Returns:
+        `(True, result)`, or `(False, None)` when `stop` won; what an interrupted
+        `work` then raises or returns is dropped.
+    """
+    task = asyncio.ensure_future(work)
+    forget = stop.then(task.cancel)
+
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait((task,))
+        # Looked at, so that the loop does not report it as lost.
+        _ = task.cancelled() or task.exception()
+        raise
+    finally:
+        forget()
+
+    if stop.is_set and task.cancelled():
+        return False, None
+
+    return True, task.result()

@@ -1,0 +1,225 @@
+"""The execute request: from bytes to a call, refusing whatever JSON readers disagree on.
+
+Well-formed requests are validated once, from the bytes. A cheap look at the bytes then
+decides whether a strict reading is needed: pydantic's reader takes `NaN`, turns `1e999`
+into an infinity, keeps the last of two equal keys, and nests deeper than we allow.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from fastapi_carmy.errors import AgentError
+from fastapi_carmy.jsontext import encode
+from fastapi_carmy.runtime_errors import invalid_request
+from fastapi_carmy.tool import Tool
+
+__all__ = ("Call", "decode", "encode_call", "fingerprint", "nearest_name", "strict_json")
+
+_MAX_DEPTH = 128
+_KEYS = frozenset(("tool", "arguments", "request_id"))
+
+_TOOL_HINT = re.compile(rb'"tool"\s*:\s*"([A-Za-z0-9_.-]{1,128})"')
+_SUSPECT = re.compile(rb"\\u|NaN|Infinity|[0-9][eE]\+?[0-9]{2}|[0-9]{300}")
+_MANY_TOOLS = 1_000
+
+
+@dataclass(slots=True)
+class Call:
+    """One decoded execute request. What is wrong with its parts is told in its turn."""
+
+    tool_name: str
+    tool: Tool | None
+    body: bytes
+    arguments: dict[str, object] = field(default_factory=dict[str, object])
+    """Validated, by parameter name."""
+    request_id: object = None
+    """As sent: the runtime checks it."""
+    invalid: ValidationError | None = None
+    """Why the arguments do not fit, when they do not."""
+
+    def arguments_as_sent(self) -> Mapping[str, object]:
+        """Return the arguments before validation; empty when they were left out."""
+        arguments = from_json(self.body).get("arguments", {})
+        return arguments if isinstance(arguments, dict) else {}
+
+
+def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
+    """Read an execute request.
+
+    Args:
+        body: The request's bytes.
+        find: Tool name → tool.
+
+    Raises:
+        AgentError: `INVALID_REQUEST`, with a reason that names the place.
+
+    Source: carmy/1, section 2.1.
+    """
+    hint = _TOOL_HINT.search(body)
+    tool = None if hint is None else find(hint[1].decode())
+
+    if tool is not None:
+        try:
+            envelope = tool.input.validate_json(body)
+        except ValidationError:
+            # Told by the slow reading, which knows what exactly is wrong.
+            pass
+        else:
+            if not _is_plain(body):
+                strict_json(body)
+
+            arguments = envelope["arguments"]
+            assert isinstance(arguments, dict)
+            return Call(tool.spec.name, tool, body, arguments, envelope.get("request_id"))
+
+    return _decode_slowly(body, find)
+
+
+def encode_call(tool: str, arguments: Mapping[str, object], request_id: str | None) -> bytes:
+    """Return the request that calls `tool`, for callers that have no bytes."""
+    return encode({"tool": tool, "arguments": arguments, "request_id": request_id})
+
+
+def fingerprint(call: Call) -> str:
+    """Return what a repeated `request_id` is compared with.
+
+    SHA-256 in hex over compact JSON of the tool and its arguments as sent. Key order
+    does not matter; `1` and `1.0` differ.
+
+    Source: carmy/1, section 4.2.
+    """
+    text = json.dumps(
+        [call.tool_name, call.arguments_as_sent()],
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that `name` most likely means, if any is near."""
+    candidates = list(names)
+
+    if len(candidates) > _MANY_TOOLS:
+        candidates = [candidate for candidate in candidates if candidate[:2] == name[:2]]
+
+    return next(iter(get_close_matches(name[:128], candidates, n=1)), None)
+
+
+def strict_json(body: bytes) -> object:
+    """Read JSON as carmy/1 allows it.
+
+    Raises:
+        AgentError: `INVALID_REQUEST`, with a reason that names the place.
+    """
+    if not body.strip():
+        raise invalid_request("the body is empty")
+
+    if body.startswith(b"\xef\xbb\xbf"):
+        raise invalid_request("the body starts with a byte-order mark")
+
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid_request(_syntax_reason(str(error))) from None
+
+    _check_values(value)
+
+    if _repeats_a_key(body):
+        raise invalid_request("a key stands twice at the top level")
+
+    return value
+
+
+def _is_plain(body: bytes) -> bool:
+    """Tell whether both readings of a valid `body` surely agree."""
+    return (
+        body.count(b'"tool"') == 1
+        and body.count(b'"arguments"') <= 1
+        and body.count(b'"request_id"') <= 1
+        and body.count(b"{") + body.count(b"[") <= _MAX_DEPTH
+        and _SUSPECT.search(body) is None
+    )
+
+
+def _decode_slowly(body: bytes, find: Callable[[str], Tool | None]) -> Call:
+    envelope = strict_json(body)
+
+    if not isinstance(envelope, dict):
+        raise invalid_request("the body is not an object")
+
+    if not envelope.keys() <= _KEYS:
+        raise invalid_request(
+            'the top level has a key other than "tool", "arguments" and "request_id"'
+        )
+
+    name = envelope.get("tool")
+
+    if not isinstance(name, str):
+        raise invalid_request('"tool" is missing, or not a string')
+
+    request_id = envelope.get("request_id")
+    tool = find(name)
+
+    if tool is None:
+        return Call(name, None, body, request_id=request_id)
+
+    try:
+        arguments = tool.input.validate_json(body)["arguments"]
+    except ValidationError as error:
+        return Call(name, tool, body, request_id=request_id, invalid=error)
+
+    assert isinstance(arguments, dict)
+    return Call(name, tool, body, arguments, request_id)
+
+
+def _syntax_reason(message: str) -> str:
+    """Turn the reader's words, which name the place and hold no input, into a reason."""
+    if "recursion" in message:
+        return f"the body nests deeper than {_MAX_DEPTH}"
+
+    return f"malformed JSON: {message}"
+
+
+def _check_values(value: object) -> None:
+    """Look at every value of a document, level by level."""
+    level = [value]
+    depth = 0
+
+    while level:
+        if any(type(item) is float and math.isinf(item) for item in level):
+            raise invalid_request("a number is too large")
+
+        containers = [item for item in level if isinstance(item, dict | list)]
+        depth += bool(containers)
+
+        if depth > _MAX_DEPTH:
+            raise invalid_request(f"the body nests deeper than {_MAX_DEPTH}")
+
+        level = [
+            item
+            for container in containers
+            for item in (container.values() if isinstance(container, dict) else container)
+        ]
+
+
+def _repeats_a_key(body: bytes) -> bool:
+    """Tell whether the outermost object of valid JSON names a key twice."""
+    pairs: list[tuple[str, object]] = []
+
+    def keep(found: list[tuple[str, object]]) -> None:
+        # The outermost object ends last.
+        nonlocal pairs
+        pairs = found
+
+    json.loads(body, object_pairs_hook=keep)
+    return len({key for key, _ in pairs}) < len(pairs)

@@ -1,0 +1,655 @@
+"""One execution: the pipeline that every call goes through. Source: carmy/1, section 4.1.
+
+It knows neither HTTP nor FastAPI: `Opened` stands for the call's dependencies, a
+`Cancellation` for its caller's patience, and `report` for whoever watches. It lives in one
+task from its guards to its record, because dependencies close in the task that opened them.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import NoReturn, Protocol
+from uuid import uuid4
+
+from anyio import CancelScope, CapacityLimiter
+
+from fastapi_carmy.audit import AuditSink, ExecutionRecord, audit_all
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.cancellation import Cancellation, CancelReason, Interrupted
+from fastapi_carmy.context import AgentContext
+from fastapi_carmy.envelope import Call
+from fastapi_carmy.errors import AgentError, HostError
+from fastapi_carmy.events import (
+    Event,
+    ExecutionCompleted,
+    ExecutionStarted,
+    ToolCompleted,
+    ToolStarted,
+)
+from fastapi_carmy.invocation import ThreadCall, call_async, call_async_generator, in_thread
+from fastapi_carmy.next_actions import next_actions
+from fastapi_carmy.policies import Policies, PolicyCall
+from fastapi_carmy.reservation import Reservation, is_request_id, reserve
+from fastapi_carmy.result import ExecutionResult, ExecutionStatus, status_of
+from fastapi_carmy.runtime_errors import (
+    busy,
+    cancelled,
+    execution_uncertain,
+    invalid_arguments,
+    invalid_id,
+    invalid_output,
+    timed_out,
+    tool_not_found,
+    tool_panic,
+)
+from fastapi_carmy.schemas import argument_errors
+from fastapi_carmy.stores.base import IdempotencyStore
+from fastapi_carmy.tool import InvalidOutputError, OnDisconnect, Tool, ToolKind
+from fastapi_carmy.turns import Turns
+
+__all__ = ("Execution", "Opened", "Settings")
+
+_logger = logging.getLogger(__name__)
+_NOBODY_KNOWS = frozenset((CancelReason.DISCONNECT, CancelReason.STOP))
+
+
+class Opened(Protocol):
+    """A call's dependencies: opened step by step, closed together."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        ...
+
+    async def guards(self, tool: Tool, context: AgentContext) -> None:
+        """Run the tool's own guards.
+
+        Raises:
+            Exception: Whatever a guard refuses with.
+        """
+        ...
+
+    async def dependencies(
+        self, tool: Tool, context: AgentContext, arguments: dict[str, object]
+    ) -> Mapping[str, object]:
+        """Open the tool's remaining dependencies.
+
+        Returns:
+            Parameter name → value, for every parameter that is injected.
+        """
+        ...
+
+    async def aclose(self, error: BaseException | None) -> None:
+        """Close the tool's dependencies, then the guards', each seeing `error`.
+
+        Raises:
+            Exception: What a teardown raises; `error` itself is not raised again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all executions of one router share."""
+
+    store: IdempotencyStore
+    policies: Policies
+    turns: Turns
+    limiter: CapacityLimiter
+    """Threads for sync tools."""
+    translate: Callable[[Exception], AgentError | None]
+    """Turns the host's own exceptions into data; `None` for unexpected ones."""
+    nearest: Callable[[str], str | None]
+    """Unknown tool name → the one most likely meant."""
+    timeout_seconds: float
+    on_disconnect: OnDisconnect
+    finish_seconds: float = 5.0
+    """Limit for closing dependencies and recording, once the tool has returned."""
+    audit: tuple[AuditSink, ...] = ()
+
+
+class _Phase(IntEnum):
+    WAITING = 0
+    OPENING = 1
+    RUNNING = 2
+    """The tool's own code has begun."""
+    RETURNED = 3
+    """The point of no return: neither a hang-up nor the deadline counts any more."""
+
+
+class Execution:
+    """One call on its way through the pipeline.
+
+    `run` gives the answer. `aclose` then waits for what outlived it: a sync tool past its
+    deadline, whose thread can only be told to stop.
+    """
+
+    __slots__ = (
+        "_call",
+        "_caller",
+        "_context",
+        "_leave",
+        "_opened",
+        "_outlived",
+        "_phase",
+        "_report",
+        "_reservation",
+        "_settings",
+        "_started",
+        "_started_at",
+        "_thread",
+        "_tool_started",
+        "_turn",
+        "cancellation",
+        "id",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        call: Call,
+        caller: Caller,
+        opened: Opened,
+        cancellation: Cancellation,
+        *,
+        report: Callable[[Event], None] | None,
+        leave: Callable[["Execution"], None],
+    ) -> None:
+        """Prepare one call; nothing runs yet.
+
+        Args:
+            settings: What the router's executions share.
+            call: The decoded request.
+            caller: Who calls.
+            opened: The call's dependencies.
+            cancellation: The call's signal.
+            report: Takes the execution's events, or `None` when nobody watches.
+            leave: Told once, when nothing of the execution is left.
+        """
+        self.id = f"exec_{uuid4()}"
+        self.cancellation = cancellation
+        self._settings = settings
+        self._call = call
+        self._caller = caller
+        self._opened = opened
+        self._report = report
+        self._leave = leave
+        self._context: AgentContext | None = None
+        self._phase = _Phase.WAITING
+        self._reservation: Reservation | None = None
+        self._turn: str | None = None
+        self._thread: ThreadCall | None = None
+        self._outlived: AgentError | None = None
+        self._started = time.monotonic()
+        self._started_at = time.time()
+        self._tool_started: float | None = None
+
+    async def run(self) -> ExecutionResult:
+        """Take the call through the pipeline, and return its answer once it is recorded.
+
+        Raises:
+            AgentError: If one of the tool's own guards refuses: nothing has started then.
+            BaseException: If the task is interrupted by somebody else, or the tool raises
+                something that is no `Exception`; its dependencies are closed by then, and
+                the reservation is settled.
+        """
+        tool = self._call.tool
+
+        if tool is not None and tool.has_guards:
+            await self._pass_guards(tool)
+
+        if self._report is not None:
+            self._report(ExecutionStarted(self.id, self._call.tool_name))
+
+        try:
+            tool, recorded = await self._claim()
+
+            if recorded is not None:
+                await self._close(None)
+                return await self._conclude(recorded)
+
+            value = await self._perform(tool)
+            data = tool.output.dump(value)
+
+            if self._opened.is_open or self._reservation is not None:
+                self.cancellation.limit_finish(self._settings.finish_seconds)
+
+            await self._close(None)
+        except BaseException as error:  # noqa: BLE001
+            # The edge of a run: everything becomes an answer, or is raised again.
+            return await self._fail(error)
+
+        result = ExecutionResult.completed(
+            self.id,
+            data,
+            cacheable=tool.spec.is_cacheable,
+            next_actions=() if self._context is None else self._context.suggestions,
+        )
+
+        if self._reservation is not None:
+            return await self._conclude(result, self._reservation.complete(result))
+
+        return await self._conclude(result)
+
+    async def aclose(self) -> None:
+        """Wait for a thread that outlived the answer, then close what it used."""
+        error = self._outlived
+
+        if error is None:
+            return
+
+        self._outlived = None
+
+        try:
+            await self._await_thread()
+            await self._close(error)
+        except Exception:
+            _logger.exception("Closing the dependencies of execution %s failed.", self.id)
+        finally:
+            self._finish()
+
+    async def _pass_guards(self, tool: Tool) -> None:
+        try:
+            self.cancellation.begin()
+            await self._opened.guards(tool, self._get_context())
+            self.cancellation.end()
+        except BaseException as error:  # noqa: BLE001
+            # The edge of a run: a guard's refusal is an answer of its own.
+            refusal = await self._stop(error)
+
+            try:
+                await self._close(_seen_by_dependencies(error, refusal))
+            except Exception as late:  # noqa: BLE001
+                if late is not error:
+                    refusal = self._as_agent_error(late)
+
+            await self._audit(status_of(refusal), refusal, replayed=False)
+            self._finish()
+            raise refusal from None
+
+    async def _claim(self) -> tuple[Tool, ExecutionResult | None]:
+        """Steps 2 to 7: look up, ask the policies, check, reserve, admit.
+
+        Returns:
+            The tool, and the recorded answer if this call was made before.
+        """
+        call = self._call
+        settings = self._settings
+        tool = call.tool
+        self.cancellation.begin()
+
+        if tool is None:
+            raise tool_not_found(settings.nearest(call.tool_name))
+
+        request_id = call.request_id
+        asked = PolicyCall(
+            tool.spec,
+            self._caller,
+            request_id if isinstance(request_id, str) else None,
+            call.arguments_as_sent,
+        )
+        await settings.policies.check(asked)
+
+        if request_id is not None and not is_request_id(request_id):
+            raise invalid_id()
+
+        if call.invalid is not None:
+            raise invalid_arguments(argument_errors(call.invalid))
+
+        # A claim that is interrupted half-way would leave nobody to settle it.
+        self.cancellation.end()
+
+        if self.cancellation.is_cancelled:
+            raise Interrupted
+
+        if request_id is not None:
+            claimed = await reserve(
+                settings.store, call, self._caller, self.id, may_repeat=tool.spec.is_repeatable
+            )
+
+            if isinstance(claimed, ExecutionResult):
+                return tool, claimed
+
+            self._reservation = claimed
+
+        if settings.policies.admits:
+            await settings.policies.admit(asked)
+
+        return tool, None
+
+    async def _perform(self, tool: Tool) -> object:
+        """Steps 8 and 9: wait for the turn, open the dependencies, run the tool."""
+        spec = tool.spec
+        cancellation = self.cancellation
+        on_disconnect = spec.on_disconnect or self._settings.on_disconnect
+        cancellation.finishes = on_disconnect == "finish"
+        cancellation.begin()
+        cancellation.limit(spec.timeout_seconds or self._settings.timeout_seconds)
+
+        if not spec.parallel_safe:
+            await self._take_turn(spec.name)
+
+        self._phase = _Phase.OPENING
+
+        if self._report is not None:
+            self._tool_started = time.monotonic()
+            self._report(ToolStarted(self.id, spec.name))
+
+        values = await self._values(tool)
+        value = await self._run_tool(tool, tool.bind(values))
+        cancellation.end()
+        cancellation.lift()
+
+        if cancellation.is_cancelled:
+            _logger.warning("Tool %r returned although it was told to stop.", spec.name)
+            raise Interrupted
+
+        self._phase = _Phase.RETURNED
+        return value
+
+    async def _take_turn(self, name: str) -> None:
+        turns = self._settings.turns
+
+        if not turns.take_nowait(name):
+            await turns.take(name)
+
+        self._turn = name
+
+    async def _values(self, tool: Tool) -> dict[str, object]:
+        values = self._call.arguments
+
+        if tool.has_dependencies:
+            context = self._get_context()
+            injected = await self._opened.dependencies(tool, context, values)
+            values = {**values, **injected}
+
+        for name in tool.context_parameters:
+            values[name] = self._get_context()
+
+        for name in tool.caller_parameters:
+            values[name] = self._caller
+
+        return values
+
+    async def _run_tool(self, tool: Tool, call: Callable[[], object]) -> object:
+        self._phase = _Phase.RUNNING
+
+        if tool.kind is ToolKind.ASYNC:
+            return await call_async(call)
+
+        if tool.kind is ToolKind.ASYNC_GENERATOR:
+            return await call_async_generator(call, self._get_context())
+
+        thread = self._thread = in_thread(tool.kind, call, self._get_context())
+
+        try:
+            value = await thread.result(self._settings.limiter)
+        except Interrupted:
+            if thread.withdraw():
+                # It waited for a free thread: the tool's own code has not begun.
+                self._thread = None
+                self._phase = _Phase.WAITING
+
+            raise
+
+        self._thread = None
+        return value
+
+    async def _fail(self, raised: BaseException) -> ExecutionResult:
+        """Turn whatever ended the call into its answer: close, settle, conclude."""
+        error = await self._stop(raised)
+
+        if self._thread is not None:
+            if self.cancellation.reason is not CancelReason.DISCONNECT:
+                self._outlived = error
+                return await self._conclude_failure(error)
+
+            # Nobody waits for the answer, so it may as well be the true one.
+            await self._await_thread()
+
+        self.cancellation.limit_finish(self._settings.finish_seconds)
+
+        try:
+            await self._close(_seen_by_dependencies(raised, error))
+        except BaseException as late:  # noqa: BLE001
+            # The edge of a run: a teardown's own failure is the later truth.
+            if late is not raised and late is not error:
+                told_to_stop = self._is_told_to_stop()
+                error = await self._stop(late) if not told_to_stop else error
+
+        return await self._conclude_failure(error)
+
+    async def _stop(self, raised: BaseException) -> AgentError:
+        """Let nothing interrupt any more, and name what happened.
+
+        Raises:
+            BaseException: `raised`, if the interruption was not ours, or is no `Exception`.
+        """
+        cancellation = self.cancellation
+        cancellation.end()
+        cancellation.lift()
+
+        if isinstance(raised, Interrupted) or cancellation.is_cancelled:
+            if not await cancellation.settle():
+                await self._give_up(raised)
+
+        if not isinstance(raised, Exception | Interrupted):
+            await self._give_up(raised)
+
+        if cancellation.overran:
+            return execution_uncertain(self.id, self._started_text(), "abandoned")
+
+        if not self._is_told_to_stop():
+            return self._as_agent_error(raised)
+
+        if not isinstance(raised, Interrupted | AgentError):
+            _logger.warning(
+                "Execution %s raised after it was told to stop.", self.id, exc_info=raised
+            )
+
+        if cancellation.reason is not CancelReason.DEADLINE:
+            return cancelled()
+
+        return busy() if self._phase is _Phase.WAITING else timed_out()
+
+    def _is_told_to_stop(self) -> bool:
+        return self.cancellation.is_cancelled and self._phase is not _Phase.RETURNED
+
+    async def _give_up(self, raised: BaseException) -> NoReturn:
+        """Leave in order when the task is interrupted by somebody else, or the process ends."""
+        # Shielded from the host's cancel scope, which would interrupt every await.
+        with CancelScope(shield=True):
+            try:
+                if self._thread is not None:
+                    await self._settle_unknown()
+                    await self._await_thread()
+                    await self._close(cancelled())
+                else:
+                    await self._close(cancelled())
+                    await self._settle_unknown()
+            except Exception:
+                _logger.exception("Closing the dependencies of execution %s failed.", self.id)
+                await self._settle_unknown()
+            finally:
+                self._finish()
+
+        raise raised
+
+    async def _conclude_failure(self, error: AgentError) -> ExecutionResult:
+        if self._phase >= _Phase.RUNNING and isinstance(error, HostError):
+            error = error.without_host()
+
+        suggestions = () if self._context is None else self._context.suggestions
+        result = ExecutionResult.failed(
+            self.id, error, next_actions=next_actions(self._call.tool_name, error, suggestions)
+        )
+        reservation = self._reservation
+
+        if reservation is None:
+            return await self._conclude(result)
+
+        nobody_knows = self._is_told_to_stop() and self.cancellation.reason in _NOBODY_KNOWS
+
+        if nobody_knows or self.cancellation.overran:
+            return await self._conclude(result, self._settle_unknown())
+
+        if self._phase < _Phase.RUNNING or error.retryable:
+            return await self._conclude(result, reservation.release())
+
+        return await self._conclude(result, reservation.complete(result))
+
+    async def _conclude(
+        self, result: ExecutionResult, settled: Awaitable[None] | None = None
+    ) -> ExecutionResult:
+        """Step 11: tell, record, audit, tell."""
+        if self._report is not None and self._tool_started is not None:
+            duration_ms = round((time.monotonic() - self._tool_started) * 1000)
+            ok = result.error is None
+            self._report(ToolCompleted(self.id, self._call.tool_name, duration_ms, ok))
+
+        try:
+            if settled is not None:
+                await settled
+
+            await self._audit(result.status, result.error, replayed=result.replayed)
+        except Interrupted:
+            if not await self.cancellation.settle():
+                self._finish()
+                raise
+
+            _logger.error(  # noqa: TRY400
+                "Recording execution %s took too long; its reservation stays.", self.id
+            )
+
+        if self._report is not None:
+            self._report(ExecutionCompleted(result))
+
+        if self._outlived is None:
+            self._finish()
+        else:
+            self.cancellation.lift()
+
+        return result
+
+    async def _close(self, error: BaseException | None) -> None:
+        try:
+            if self._opened.is_open:
+                await self._opened.aclose(error)
+        finally:
+            self._give_turn()
+
+    async def _settle_unknown(self) -> None:
+        reservation = self._reservation
+
+        if reservation is None:
+            return
+
+        tool = self._call.tool
+
+        if self._phase < _Phase.RUNNING or (tool is not None and tool.spec.is_repeatable):
+            await reservation.release()
+        else:
+            await reservation.abandon()
+
+    async def _await_thread(self) -> None:
+        thread = self._thread
+        self._thread = None
+
+        if thread is None:
+            return
+
+        late = await thread.ended()
+
+        if late is not None:
+            _logger.warning(
+                "The thread of execution %s raised after it was told to stop.",
+                self.id,
+                exc_info=late,
+            )
+
+    async def _audit(
+        self, status: ExecutionStatus, error: AgentError | None, *, replayed: bool
+    ) -> None:
+        if not self._settings.audit:
+            return
+
+        tool = self._call.tool
+        request_id = self._call.request_id
+        await audit_all(
+            self._settings.audit,
+            ExecutionRecord(
+                execution_id=self.id,
+                request_id=request_id if isinstance(request_id, str) else None,
+                principal=self._caller.principal,
+                session=self._caller.session,
+                tool=self._call.tool_name,
+                effect=None if tool is None else tool.spec.effect,
+                status=status,
+                error_code=None if error is None else error.code,
+                duration_ms=round((time.monotonic() - self._started) * 1000),
+                started_at=self._started_text(),
+                replayed=replayed,
+            ),
+        )
+
+    def _as_agent_error(self, raised: BaseException) -> AgentError:
+        if isinstance(raised, AgentError):
+            return raised
+
+        if isinstance(raised, Exception):
+            error = self._settings.translate(raised)
+
+            if error is not None:
+                return error
+
+        correlation_id = uuid4().hex
+        _logger.error(
+            "Execution %s of tool %r failed unexpectedly (correlation_id %s).",
+            self.id,
+            self._call.tool_name,
+            correlation_id,
+            exc_info=raised,
+        )
+
+        if isinstance(raised, InvalidOutputError):
+            return invalid_output(correlation_id)
+
+        return tool_panic(correlation_id)
+
+    def _get_context(self) -> AgentContext:
+        if self._context is None:
+            request_id = self._call.request_id
+            self._context = AgentContext(
+                execution_id=self.id,
+                tool=self._call.tool_name,
+                request_id=request_id if isinstance(request_id, str) else None,
+                caller=self._caller,
+                cancellation=self.cancellation,
+                report=self._report,
+            )
+
+        return self._context
+
+    def _started_text(self) -> str:
+        moment = datetime.fromtimestamp(self._started_at, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def _give_turn(self) -> None:
+        turn = self._turn
+        self._turn = None
+
+        if turn is not None:
+            self._settings.turns.give(turn)
+
+    def _finish(self) -> None:
+        self._give_turn()
+        self.cancellation.close()
+        self._leave(self)
+
+
+def _seen_by_dependencies(raised: BaseException, error: AgentError) -> BaseException:
+    """Return what dependencies see: an exception that `except Exception` catches."""
+    return raised if isinstance(raised, Exception) else error

@@ -1,0 +1,92 @@
+"""Executions that the host starts itself: the same pipeline, without HTTP."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from uuid import uuid4
+
+from fastapi_carmy.buffer import EventBuffer
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.cancellation import Cancellation, CancelReason, join, start_task
+from fastapi_carmy.envelope import decode, encode_call
+from fastapi_carmy.errors import AgentError
+from fastapi_carmy.events import Event, ExecutionCompleted
+from fastapi_carmy.injection import HostOpened, needs_request
+from fastapi_carmy.result import ExecutionResult
+from fastapi_carmy.runtime_errors import invalid_request
+from fastapi_carmy.service import Service
+
+__all__ = ("HostCall", "execute", "stream")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCall:
+    """One call of the host."""
+
+    tool: str
+    arguments: Mapping[str, object]
+    caller: Caller
+    request_id: str | None
+    opened: HostOpened
+
+
+async def execute(
+    service: Service,
+    host_call: HostCall,
+    *,
+    cancellation: Cancellation | None = None,
+    buffer: EventBuffer[Event] | None = None,
+) -> ExecutionResult:
+    """Run one call of the host; a failure is an answer too."""
+    opened = host_call.opened
+    report = None if buffer is None else buffer.report
+
+    try:
+        body = encode_call(host_call.tool, host_call.arguments, host_call.request_id)
+        call = decode(body, service.finder(opened.overrides))
+
+        if call.tool is not None and opened.lacks_request and needs_request(call.tool):
+            raise invalid_request("the tool takes something from an HTTP request; pass `request=`")
+    except AgentError as error:
+        result = ExecutionResult.failed(f"exec_{uuid4()}", error)
+
+        if report is not None:
+            report(ExecutionCompleted(result))
+
+        return result
+
+    execution = service.runtime.execution(
+        call, host_call.caller, opened, cancellation or Cancellation(), report
+    )
+    result = await execution.run()
+
+    if buffer is not None:
+        buffer.end()
+
+    await execution.aclose()
+    await opened.run_background(result)
+    return result
+
+
+async def stream(service: Service, host_call: HostCall) -> AsyncIterator[Event]:
+    """Run one call of the host, and yield what its execution reports."""
+    buffer = EventBuffer[Event](lambda event: event)
+    cancellation = Cancellation()
+
+    async def run() -> None:
+        try:
+            await execute(service, host_call, cancellation=cancellation, buffer=buffer)
+        except BaseException as error:
+            buffer.end(error)
+            raise
+
+        buffer.end()
+
+    task = start_task(run())
+
+    try:
+        while (events := await buffer.next()) is not None:
+            for event in events:
+                yield event
+    finally:
+        cancellation.fire(CancelReason.HOST)
+        await join(task)

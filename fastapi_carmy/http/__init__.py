@@ -1,0 +1,1 @@
+"""The carmy/1 wire over HTTP."""

@@ -1,0 +1,180 @@
+"""`POST /agent/execute`: one call, answered as JSON or as an event stream."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.cancellation import Cancellation, CancelReason, Task, join, start_task
+from fastapi_carmy.envelope import Call, decode
+from fastapi_carmy.errors import AgentError
+from fastapi_carmy.execution import Execution
+from fastapi_carmy.http.accept import wants_event_stream
+from fastapi_carmy.http.frames import ExecutionFrames
+from fastapi_carmy.http.request import RequestHead, disconnected, read_body
+from fastapi_carmy.http.responses import send_error, send_result
+from fastapi_carmy.http.sse import FrameStream
+from fastapi_carmy.injection import Guards, HttpOpened
+from fastapi_carmy.service import Service
+
+__all__ = ("ExecuteEndpoint",)
+
+_STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class ExecuteEndpoint:
+    """Runs one tool a request. Source: carmy/1, section 2."""
+
+    methods = ("POST",)
+
+    def __init__(
+        self,
+        owner: object,
+        service: Callable[[], Service],
+        *,
+        max_body_bytes: int,
+    ) -> None:
+        """Serve the tools of `service`, which is made when the first request comes."""
+        self.owner = owner
+        self._service = service
+        self._max_body_bytes = max_body_bytes
+        # The loop holds tasks weakly; these outlive their request when a client hangs up.
+        self._tasks: set[Task[object]] = set()
+
+    async def respond(
+        self, scope: Scope, receive: Receive, send: Send, guards: Guards
+    ) -> None:
+        """See `Endpoint.respond`."""
+        head = RequestHead.of(scope)
+        head.check_length(self._max_body_bytes)
+        request = _Request(self._service(), scope, receive, guards, head, self._max_body_bytes)
+
+        if wants_event_stream(head.accept):
+            await self._stream(request, send)
+        else:
+            await _answer(request, send)
+
+    async def refuse(self, send: Send, error: AgentError) -> None:
+        """See `Endpoint.refuse`."""
+        await send_error(send, error)
+
+    async def _stream(self, request: "_Request", send: Send) -> None:
+        """Run the call in a task of its own, so that a slow reader can't stall it."""
+        frames = ExecutionFrames()
+        cancellation = Cancellation()
+        task = start_task(_produce(request, frames, cancellation))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        stream = FrameStream(
+            frames,
+            headers=_STREAM_HEADERS,
+            on_disconnect=partial(cancellation.fire, CancelReason.DISCONNECT),
+            watch=False,
+        )
+
+        try:
+            await frames.opened()
+            await stream(request.scope, request.receive, send)
+            await join(task)
+        except BaseException:
+            cancellation.fire(CancelReason.DISCONNECT)
+            raise
+
+
+class _Request:
+    """One request on its way to becoming an execution."""
+
+    def __init__(
+        self,
+        service: Service,
+        scope: Scope,
+        receive: Receive,
+        guards: Guards,
+        head: RequestHead,
+        max_body_bytes: int,
+    ) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.opened = HttpOpened(scope, receive, guards)
+        self._service = service
+        self._head = head
+        self._max_body_bytes = max_body_bytes
+
+    async def execution(
+        self, cancellation: Cancellation, frames: ExecutionFrames | None = None
+    ) -> Execution:
+        """Pass the router's guards, read the body, and prepare what it asks for.
+
+        Raises:
+            Exception: What a guard refuses with, or an `AgentError` of ours; the guards are
+                closed by then.
+        """
+        try:
+            caller = await self.opened.router_guards()
+            call = await self._call(cancellation)
+        except BaseException as error:
+            await self.opened.aclose(error)
+            cancellation.close()
+            raise
+
+        return self._service.runtime.execution(
+            call,
+            caller or Caller(),
+            self.opened,
+            cancellation,
+            None if frames is None else frames.report,
+        )
+
+    async def _call(self, cancellation: Cancellation) -> Call:
+        self._head.check_content_type()
+        body = await read_body(self.receive, self._max_body_bytes)
+        cancellation.watch(partial(disconnected, self.receive))
+        call = decode(body, self._service.finder(self.opened.overrides))
+
+        if self._head.idempotency_keys:
+            call.request_id = _one_id((call.request_id, *self._head.idempotency_keys))
+
+        return call
+
+
+async def _answer(request: _Request, send: Send) -> None:
+    """Run the call in the request's own task, and answer as JSON."""
+    execution = await request.execution(Cancellation())
+    result = await execution.run()
+    opened = request.opened
+    await send_result(send, result, opened.headers)
+    await execution.aclose()
+
+    if opened.background is not None and result.error is None and not result.replayed:
+        await opened.background()
+
+
+async def _produce(
+    request: _Request, frames: ExecutionFrames, cancellation: Cancellation
+) -> None:
+    """Run the call for a stream; a refusal before it starts ends the stream unopened."""
+    try:
+        execution = await request.execution(cancellation, frames)
+        result = await execution.run()
+    except BaseException as error:
+        frames.end(error)
+
+        if isinstance(error, Exception):
+            return
+
+        raise
+
+    frames.end()
+    await execution.aclose()
+    background = request.opened.background
+
+    if background is not None and result.error is None and not result.replayed:
+        await background()
+
+
+def _one_id(ids: tuple[object, ...]) -> object:
+    """Return the one id that body and headers agree on, or what no id ever is."""
+    sent = {request_id for request_id in ids[:1] if request_id is not None} | set(ids[1:])
+    return sent.pop() if len(sent) == 1 else False

@@ -1,0 +1,280 @@
+"""How the three routes are documented in the host's OpenAPI."""
+
+from collections.abc import Callable, Iterable, ItemsView, Mapping, Sequence
+from typing import Final
+
+from fastapi_carmy.errors import STATUS, ErrorCategory
+from fastapi_carmy.tool import ToolSpec
+
+__all__ = ("LazyOperation", "document_responses", "execute_operation", "execute_responses")
+
+Schema = dict[str, object]
+
+_ERROR: Final[Schema] = {
+    "title": "AgentError",
+    "type": "object",
+    "required": ["code", "message", "category", "recoverable", "retryable"],
+    "properties": {
+        "code": {"type": "string", "examples": ["INVALID_ARGUMENTS"]},
+        "message": {"type": "string"},
+        "category": {"enum": [category.value for category in ErrorCategory]},
+        "recoverable": {"type": "boolean"},
+        "retryable": {"type": "boolean"},
+        "retry_after": {"type": "integer", "description": "Whole seconds."},
+        "suggested_action": {"type": "string", "description": "Name of a tool that helps."},
+        "details": {},
+    },
+}
+_NEXT_ACTION: Final[Schema] = {
+    "type": "object",
+    "required": ["tool", "reason"],
+    "properties": {
+        "tool": {"type": "string"},
+        "arguments": {"type": "object"},
+        "reason": {"type": "string"},
+        "after_ms": {"type": "integer"},
+    },
+}
+_AGENT: Final[Schema] = {
+    "type": "object",
+    "required": ["cacheable", "next_actions"],
+    "properties": {
+        "cacheable": {"type": "boolean"},
+        "next_actions": {"type": "array", "items": _NEXT_ACTION},
+    },
+}
+_FAILURE: Final[Schema] = {
+    "title": "Failure",
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "execution_id": {"type": "string"},
+        "status": {"enum": ["failed", "cancelled", "timed_out"]},
+        "error": _ERROR,
+        "_agent": _AGENT,
+    },
+}
+_REQUEST_ID: Final[Schema] = {
+    "type": ["string", "null"],
+    "minLength": 1,
+    "maxLength": 256,
+    "description": "Names this call: made again, it is answered and not run twice.",
+}
+_MEANING: Final[Mapping[int, str]] = {
+    400: "The request, or its arguments, are not valid",
+    403: "The caller may not do this, or a person must confirm it",
+    404: "There is no such tool, or no such thing",
+    405: "The path does not answer this method",
+    408: "The execution was cancelled",
+    409: "The request_id is taken, or the state does not allow this",
+    413: "The body is too large",
+    500: "The tool failed unexpectedly",
+    503: "Too much to do now; try again later",
+    504: "The tool did not finish in time",
+}
+
+
+class LazyOperation(dict[str, object]):
+    """Part of an operation, made when the OpenAPI document is.
+
+    Tools are added after their route, and the document may be asked for before any
+    lifespan has run.
+    """
+
+    def __init__(self, make: Callable[[], Schema]) -> None:
+        """Make the part by `make`, each time it is read."""
+        # FastAPI passes over an empty one.
+        super().__init__({"x-protocol": "carmy/1"})
+        self._make = make
+
+    def items(self) -> ItemsView[str, object]:
+        """Return the made part; the one way in which FastAPI reads it."""
+        return {**self, **self._make()}.items()
+
+
+def document_responses() -> dict[int | str, dict[str, object]]:
+    """Return the responses of a document's route, by status."""
+    return {
+        200: {
+            "description": "The document",
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        },
+        304: {"description": "The client's copy is still the right one"},
+        "default": _failure("A refusal"),
+    }
+
+
+def execute_responses() -> dict[int | str, dict[str, object]]:
+    """Return the responses of the execute route that no tool changes, by status."""
+    statuses = sorted({*STATUS.values(), 413})
+    failures = {status: _failure(_MEANING[status]) for status in statuses}
+    return {**failures, "default": _failure("A refusal by a guard of the host")}
+
+
+def execute_operation(tools: Sequence[ToolSpec]) -> Schema:
+    """Return the request body and the success of the execute route, one schema a tool."""
+    calls = [_call(tool) for tool in tools]
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {"oneOf": calls} if calls else {"not": {}},
+                    "examples": {tool.name: _example_of(tool) for tool in tools},
+                }
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "The tool's answer, or the events of its execution",
+                "content": {
+                    "application/json": {"schema": _success(tools)},
+                    "text/event-stream": {"schema": {"type": "string"}},
+                },
+            }
+        },
+    }
+
+
+def _failure(description: str) -> dict[str, object]:
+    return {"description": description, "content": {"application/json": {"schema": _FAILURE}}}
+
+
+def _call(tool: ToolSpec) -> Schema:
+    arguments = _without_references(tool.input_schema)
+    required = ["tool", "arguments"] if arguments.get("required") else ["tool"]
+    return {
+        "title": tool.name,
+        "description": tool.description,
+        "type": "object",
+        "required": required,
+        "additionalProperties": False,
+        "properties": {
+            "tool": {"const": tool.name},
+            "arguments": arguments,
+            "request_id": _REQUEST_ID,
+        },
+    }
+
+
+def _success(tools: Iterable[ToolSpec]) -> Schema:
+    outputs: list[Schema] = []
+
+    for tool in tools:
+        output = _without_references(tool.output_schema)
+
+        if output not in outputs:
+            outputs.append(output)
+
+    return {
+        "title": "Success",
+        "type": "object",
+        "required": ["execution_id", "status", "data", "_agent"],
+        "properties": {
+            "execution_id": {"type": "string"},
+            "status": {"const": "completed"},
+            "data": {"anyOf": outputs} if outputs else {},
+            "_agent": _AGENT,
+        },
+    }
+
+
+def _example_of(tool: ToolSpec) -> Schema:
+    call: Schema = {"tool": tool.name, "arguments": _sample(_without_references(tool.input_schema))}
+
+    if not tool.is_repeatable:
+        call["request_id"] = f"{tool.name}-1"
+
+    return {"summary": tool.description.partition("\n")[0], "value": call}
+
+
+def _without_references(schema: Mapping[str, object]) -> Schema:
+    """Return `schema` with each `$ref` replaced by what it names.
+
+    Inside an OpenAPI document a tool's own `#/$defs/…` would point elsewhere. A schema that
+    refers to itself is cut there: OpenAPI says less than the catalog, and nothing wrong.
+    """
+    definitions = schema.get("$defs")
+    named = definitions if isinstance(definitions, Mapping) else {}
+    plain = _resolved({key: value for key, value in schema.items() if key != "$defs"}, named, ())
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _resolved(value: object, named: Mapping[str, object], inside: tuple[str, ...]) -> object:
+    if isinstance(value, list):
+        return [_resolved(item, named, inside) for item in value]
+
+    if not isinstance(value, Mapping):
+        return value
+
+    reference = value.get("$ref")
+
+    if isinstance(reference, str):
+        name = reference.removeprefix("#/$defs/")
+
+        if name in inside or name not in named:
+            return {}
+
+        target = _resolved(named[name], named, (*inside, name))
+        assert isinstance(target, dict)
+        beside = {key: item for key, item in value.items() if key != "$ref"}
+        return {**target, **beside}
+
+    # A mapping of discriminator values points into the definitions as well.
+    return {
+        key: _resolved(item, named, inside)
+        for key, item in value.items()
+        if key != "discriminator"
+    }
+
+
+def _sample(schema: Mapping[str, object]) -> object:
+    """Return a value that shows what `schema` asks for; required properties only."""
+    for key in ("examples", "enum"):
+        values = schema.get(key)
+
+        if isinstance(values, list) and values:
+            return values[0]
+
+    for key in ("example", "const", "default"):
+        if key in schema:
+            return schema[key]
+
+    for key in ("anyOf", "oneOf", "allOf"):
+        choices = schema.get(key)
+
+        if isinstance(choices, list) and choices:
+            return _sample(choices[0])
+
+    return _sample_of_type(schema)
+
+
+def _sample_of_type(schema: Mapping[str, object]) -> object:
+    kind = schema.get("type")
+
+    if kind == "object":
+        return _sample_object(schema)
+
+    if kind == "array":
+        items = schema.get("items")
+        wanted = schema.get("minItems", 0)
+        return [_sample(items)] if isinstance(items, Mapping) and wanted else []
+
+    if kind in ("integer", "number"):
+        return schema.get("minimum", schema.get("exclusiveMaximum", 2) and 1)
+
+    if kind == "boolean":
+        return True
+
+    return "string" if kind == "string" else None
+
+
+def _sample_object(schema: Mapping[str, object]) -> Schema:
+    properties = schema.get("properties")
+    required = schema.get("required")
+
+    if not isinstance(properties, Mapping) or not isinstance(required, list):
+        return {}
+
+    return {name: _sample(properties[name]) for name in required if name in properties}

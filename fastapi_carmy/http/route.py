@@ -1,0 +1,117 @@
+"""Our routes: they answer every method and the slash form, and render their own errors.
+
+FastAPI's handler is not used: its dependencies are solved where the execution lives, and
+an exception of ours never meets the host's exception handlers.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+from uuid import uuid4
+
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Message, Receive, Scope, Send
+
+from fastapi_carmy.errors import AgentError
+from fastapi_carmy.injection import Guards, guards_of, to_agent_error
+from fastapi_carmy.runtime_errors import method_not_allowed, tool_panic
+
+__all__ = ("AgentRoute", "Endpoint")
+
+_logger = logging.getLogger(__name__)
+
+
+class Endpoint(Protocol):
+    """What stands behind one of our routes."""
+
+    methods: Sequence[str]
+    """The methods that work here."""
+
+    owner: object
+    """The router that the endpoint belongs to."""
+
+    async def respond(
+        self, scope: Scope, receive: Receive, send: Send, guards: Guards
+    ) -> None:
+        """Answer one request, whose method is one of `methods`.
+
+        Args:
+            scope: ASGI's.
+            receive: ASGI's.
+            send: ASGI's.
+            guards: What the route depends on where it was included.
+        """
+        ...
+
+    async def refuse(self, send: Send, error: AgentError) -> None:
+        """Answer with an error, before anything else was sent."""
+        ...
+
+
+class AgentRoute(APIRoute):
+    """One path of ours. Source: carmy/1, section 1.
+
+    Attributes:
+        answers: What stands behind the path; FastAPI's own endpoint only documents it.
+    """
+
+    def __init__(
+        self, path: str, endpoint: Callable[..., object], *, answers: Endpoint, **options: Any
+    ) -> None:
+        """Put `answers` on `path`; `endpoint` has the signature that FastAPI reads."""
+        super().__init__(path, endpoint, **options)
+        self.answers = answers
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match the path with and without a trailing slash, whatever the method."""
+        match, child_scope = super().matches(scope)
+
+        if match is Match.NONE and scope["type"] == "http" and len(scope["path"]) > 1:
+            if not scope["path"].endswith("/"):
+                return match, child_scope
+
+            match, child_scope = super().matches({**scope, "path": scope["path"][:-1]})
+
+        # A method that does not work here is refused by `handle`, not by the host.
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, errors included."""
+        endpoint = self.answers
+        is_head = scope["method"] == "HEAD"
+        has_started = False
+
+        async def send_once(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+
+            if is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+
+            await send(message)
+
+        try:
+            if scope["method"] not in endpoint.methods:
+                raise method_not_allowed(", ".join(endpoint.methods))
+
+            await endpoint.respond(scope, receive, send_once, guards_of(self, scope))
+        except Exception as error:  # noqa: BLE001
+            # The edge of a request: whatever was not answered yet is answered here.
+            if has_started:
+                raise
+
+            await endpoint.refuse(send_once, _refusal(error))
+
+
+def _refusal(error: Exception) -> AgentError:
+    known = to_agent_error(error)
+
+    if known is not None:
+        return known
+
+    correlation_id = uuid4().hex
+    _logger.error(
+        "A request failed unexpectedly (correlation_id %s).", correlation_id, exc_info=error
+    )
+    return tool_panic(correlation_id)

@@ -1,0 +1,307 @@
+"""One execution's dependencies: solved on its own copy of the scope, closed together."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from starlette.background import BackgroundTasks
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.context import AgentContext
+from fastapi_carmy.errors import ConfigurationError
+from fastapi_carmy.injection.current import SCOPE_KEY, as_caller
+from fastapi_carmy.injection.plan import Plan
+from fastapi_carmy.injection.solver import (
+    Dependant,
+    Overrides,
+    Stack,
+    overrides_in,
+    solve,
+    stack_keys,
+)
+from fastapi_carmy.tool import Tool
+
+__all__ = ("HostOpened", "Opened")
+
+class Opened:
+    """A call's dependencies: opened step by step, closed together. See `execution.Opened`.
+
+    Open and close it in one task. The scope it is given is never changed.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_caller",
+        "_caller_plan",
+        "_guard_values",
+        "_is_asking_caller",
+        "_receive",
+        "_request",
+        "_scope",
+        "_stacks",
+        "background",
+        "context",
+        "overrides",
+        "response",
+    )
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive | None = None,
+        *,
+        caller: Caller | None = None,
+        caller_plan: Plan | None = None,
+        overrides: Overrides | None = None,
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            scope: The request's.
+            receive: For dependencies that read from the request.
+            caller: Who calls, where that is known.
+            caller_plan: How to ask who calls, as from `caller_plan`.
+            overrides: As from `overrides_in`.
+        """
+        self._scope = scope
+        self._receive = receive
+        self._caller = caller
+        self._caller_plan = caller_plan
+        self._request: Request | None = None
+        self._cache: dict[Any, Any] = {}
+        self._guard_values: dict[str, Any] | None = None
+        self._is_asking_caller = False
+        self._stacks: list[AsyncExitStack] = []
+        self.overrides: Overrides = overrides or {}
+        """The application's `dependency_overrides`, as they are for this call."""
+        self.background: BackgroundTasks | None = None
+        """Tasks that dependencies or the tool asked for."""
+        self.response: Response | None = None
+        """What dependencies set headers and cookies on."""
+        self.context: AgentContext | None = None
+        """The execution's context, once there is one."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        return bool(self._stacks)
+
+    async def router_guards(self, dependant: Dependant) -> None:
+        """Run what the route itself depends on: the router's, its includes', the application's.
+
+        Args:
+            dependant: As from `dependant_of`.
+
+        Raises:
+            Exception: Whatever a guard refuses with.
+        """
+        if not dependant.dependencies:
+            return
+
+        await self._solve(self._open(), dependant, overrides=self.overrides)
+
+        if self.overrides:
+            self._share_overridden()
+
+    async def resolve_caller(self) -> Caller:
+        """Return who calls; the host is asked once, when somebody first wants to know.
+
+        Raises:
+            ConfigurationError: If the `caller` dependency asks for itself, or returns
+                something else than a caller.
+            Exception: Whatever it refuses with.
+        """
+        if self._caller is None:
+            self._caller = Caller() if self._caller_plan is None else await self._ask_caller()
+
+        return self._caller
+
+    async def guards(self, tool: Tool, context: AgentContext) -> None:
+        """Run the tool's own guards. See `execution.Opened.guards`."""
+        self.context = context
+        solvable, _ = _plan_of(tool).solvables(self._path_names())
+
+        if solvable is not None:
+            self._guard_values = await self._solve(
+                self._open(), solvable.dependant, scopes_cache=solvable.scopes_cache
+            )
+
+    async def dependencies(
+        self, tool: Tool, context: AgentContext, arguments: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Open the tool's remaining dependencies. See `execution.Opened.dependencies`."""
+        self.context = context
+        plan = _plan_of(tool)
+        values: dict[str, object] = {}
+
+        if plan.security_names:
+            guarded = await self._security_values(plan)
+            values = {name: guarded[name] for name in plan.security_names}
+
+        _, solvable = plan.solvables(self._path_names())
+
+        if solvable is not None:
+            request = self._open(anew=True)
+            values |= await self._solve(
+                request, solvable.dependant, body=arguments, scopes_cache=solvable.scopes_cache
+            )
+
+        return values
+
+    async def aclose(self, error: BaseException | None) -> None:
+        """Close everything, last opened first. See `execution.Opened.aclose`."""
+        seen = error
+
+        while self._stacks:
+            stack = self._stacks.pop()
+
+            try:
+                if seen is None:
+                    await stack.__aexit__(None, None, None)
+                else:
+                    await stack.__aexit__(type(seen), seen, seen.__traceback__)
+            except BaseException as raised:  # noqa: BLE001
+                # The others must close as well, and see the failure; it is raised below.
+                seen = raised
+
+        if seen is not None and seen is not error:
+            raise seen
+
+    def _path_names(self) -> tuple[str, ...]:
+        return tuple(self._scope.get("path_params") or ())
+
+    def _open(self, *, anew: bool = False) -> Request:
+        """Return the request to solve on, `anew` with stacks that close before those so far."""
+        request = self._request
+
+        if request is None:
+            # A copy: parallel executions would meet on each other's stacks.
+            scope = {**self._scope, SCOPE_KEY: self, **self._new_stacks()}
+            request = (
+                Request(scope) if self._receive is None else Request(scope, self._receive)
+            )
+            self._request = request
+        elif anew:
+            request.scope.update(self._new_stacks())
+
+        return request
+
+    def _new_stacks(self) -> dict[str, object]:
+        inner, function = Stack(), Stack()
+        self._stacks += (inner, function)
+        return stack_keys(inner, function)
+
+    async def _solve(
+        self,
+        request: Request,
+        dependant: Dependant,
+        *,
+        body: Mapping[str, object] | None = None,
+        scopes_cache: dict[int, Any] | None = None,
+        overrides: Overrides | None = None,
+    ) -> dict[str, Any]:
+        solved = await solve(
+            request,
+            dependant,
+            body=body,
+            cache=self._cache,
+            background=self.background,
+            response=self.response,
+            overrides=overrides,
+            scopes_cache=scopes_cache,
+        )
+        self.background = solved.background_tasks
+        self.response = solved.response
+        return solved.values
+
+    async def _ask_caller(self) -> Caller:
+        if self._is_asking_caller:
+            raise ConfigurationError("The caller dependency can't depend on `CurrentCaller`.")
+
+        self._is_asking_caller = True
+
+        try:
+            assert self._caller_plan is not None
+            solvable, _ = self._caller_plan.solvables(self._path_names())
+            assert solvable is not None
+            values = await self._solve(
+                self._open(),
+                solvable.dependant,
+                scopes_cache=solvable.scopes_cache,
+                overrides=self.overrides,
+            )
+        finally:
+            self._is_asking_caller = False
+
+        (value,) = values.values()
+        return as_caller(value)
+
+    def _share_overridden(self) -> None:
+        """Keep what FastAPI ran for an overridden guard for whoever asks for the override."""
+        for (call, scopes, _), value in list(self._cache.items()):
+            replacement = self.overrides.get(call)
+
+            if replacement is not None:
+                for scope in ("", "request", "function"):
+                    self._cache.setdefault((replacement, scopes, scope), value)
+
+    async def _security_values(self, plan: Plan) -> dict[str, Any]:
+        if self._guard_values is None:
+            solvable = plan.securities(self._path_names())
+            self._guard_values = await self._solve(
+                self._open(), solvable.dependant, scopes_cache=solvable.scopes_cache
+            )
+
+        return self._guard_values
+
+
+class HostOpened(Opened):
+    """The dependencies of a call that the host makes itself, and vouches for.
+
+    Attributes:
+        has_request: Whether it runs on a real request.
+    """
+
+    __slots__ = ("has_request",)
+
+    def __init__(self, app: object, request: Request | None, caller: Caller) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            app: The application, if it is known.
+            request: Where dependencies read from; an empty one if it is `None`.
+            caller: Who calls.
+        """
+        scope = _empty_scope(app) if request is None else request.scope
+        receive = None if request is None else request.receive
+        super().__init__(scope, receive, caller=caller, overrides=overrides_in(scope))
+        self.has_request = request is not None
+
+    async def guards(self, tool: Tool, context: AgentContext) -> None:
+        """Pass: the host vouches for the caller."""
+
+
+def _empty_scope(app: object) -> Scope:
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/",
+        "raw_path": b"/",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [],
+        "path_params": {},
+    }
+    return scope if app is None else {**scope, "app": app}
+
+
+def _plan_of(tool: Tool) -> Plan:
+    plan = tool.plan
+    assert isinstance(plan, Plan)
+    return plan

@@ -1,0 +1,239 @@
+"""FastAPI's dependency solver: the only module that touches its internals.
+
+Works on FastAPI 0.137 and later. What differs between its versions is looked up here by
+name, so that a private helper that moves breaks nothing silently.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from inspect import Parameter, Signature
+from types import SimpleNamespace, TracebackType
+from typing import Annotated, Any
+
+from fastapi import Depends, params
+from fastapi.dependencies.models import Dependant
+from fastapi.dependencies.utils import SolvedDependency, get_dependant, solve_dependencies
+from fastapi.routing import APIRoute
+from fastapi.utils import create_model_field
+from starlette.background import BackgroundTasks
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import Scope
+
+from fastapi_carmy.injection.host_errors import invalid_parameters
+
+__all__ = (
+    "Dependant",
+    "DependencyCall",
+    "Overrides",
+    "Stack",
+    "analyse",
+    "dependant_of",
+    "overrides_in",
+    "path_with",
+    "solve",
+    "solve_one",
+    "stack_keys",
+    "stand_in",
+    "stub",
+)
+
+DependencyCall = Callable[..., Any]
+Overrides = Mapping[DependencyCall, DependencyCall]
+"""What the host puts in the place of some dependencies: callable → replacement."""
+
+_INNER_STACK = "fastapi_inner_astack"
+_FUNCTION_STACK = "fastapi_function_astack"
+_CLEANUP_SCOPES = "fastapi_async_cleanup_scopes"
+
+_SOLVE_TAKES = inspect.signature(solve_dependencies).parameters
+_ANALYSE_TAKES = inspect.signature(get_dependant).parameters
+
+
+class Stack(AsyncExitStack):
+    """An exit stack in which everyone sees the truth.
+
+    A dependency that swallows the error would make those opened before it believe in a
+    success, and commit. Here each one is closed with the error that ended the execution.
+    """
+
+    async def enter_async_context(self, cm: AbstractAsyncContextManager[Any, Any]) -> Any:
+        """Open `cm`, which can't swallow what it is closed with."""
+        return await super().enter_async_context(_NeverSwallowing(cm))
+
+
+class _NeverSwallowing:
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: AbstractAsyncContextManager[Any, Any]) -> None:
+        self._inner = inner
+
+    async def __aenter__(self) -> Any:
+        return await self._inner.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._inner.__aexit__(kind, error, traceback)
+
+
+def stack_keys(inner: AsyncExitStack, function: AsyncExitStack) -> dict[str, object]:
+    """Return what a scope holds for the solver to open yield dependencies on."""
+    return {_INNER_STACK: inner, _FUNCTION_STACK: function, _CLEANUP_SCOPES: {}}
+
+
+def overrides_in(scope: Scope) -> Overrides:
+    """Return the `dependency_overrides` that count for a request, as they are now."""
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    provider = getattr(context, "dependency_overrides_provider", None) or scope.get("app")
+    overrides: Overrides = getattr(provider, "dependency_overrides", None) or {}
+    return overrides
+
+
+def dependant_of(route: APIRoute, scope: Scope) -> Dependant:
+    """Return what `route` depends on where this request reached it, includes and all."""
+    context = scope.get("fastapi", {}).get("effective_route_context")
+
+    if context is not None and getattr(context, "original_route", None) is route:
+        dependant: Dependant = context.dependant
+        return dependant
+
+    return route.dependant
+
+
+def path_with(names: Sequence[str]) -> str:
+    """Return a path with these parameters: FastAPI takes them from there, never the query."""
+    return "/" + "/".join(f"{{{name}}}" for name in names)
+
+
+def stub(name: str, parameters: Sequence[Parameter]) -> DependencyCall:
+    """Return a function for FastAPI to analyse, which is never called."""
+
+    def analysed() -> None: ...
+
+    keyword_only = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    analysed.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
+    analysed.__name__ = name
+    return analysed
+
+
+def analyse(
+    call: DependencyCall,
+    parameters: Sequence[Parameter],
+    *,
+    path: str,
+    name: str | None = None,
+    depends: params.Depends | None = None,
+    parent_scopes: Sequence[str] = (),
+) -> Dependant:
+    """Return a dependant for `call` that takes only `parameters`.
+
+    Args:
+        call: What the solver will call.
+        parameters: Its parameters that FastAPI fills; no `Depends` among them.
+        path: The route's path, for the names of its parameters.
+        name: The parameter that takes the value.
+        depends: How the value was asked for.
+        parent_scopes: Security scopes of those who ask.
+    """
+    options: dict[str, Any] = {}
+
+    if depends is not None:
+        options = {
+            "own_oauth_scopes": list(getattr(depends, "scopes", None) or ()),
+            "use_cache": depends.use_cache,
+            "scope": depends.scope,
+            "concurrency": getattr(depends, "_concurrency", None),
+        }
+
+    dependant = get_dependant(
+        path=path,
+        call=stub(name or "dependency", parameters),
+        name=name,
+        parent_oauth_scopes=list(parent_scopes),
+        **{key: value for key, value in options.items() if key in _ANALYSE_TAKES},
+    )
+    dependant.call = call
+    return dependant
+
+
+def stand_in(name: str, key: str) -> Any:
+    """Return a body field that hands on a value which is validated already.
+
+    Args:
+        name: The parameter that takes it.
+        key: Where it stands in the body given to `solve`.
+    """
+    # `Any` accepts every value as it is, so this field has no errors.
+    field_info = params.Body(default=None, annotation=Any, alias=key)
+    return create_model_field(name=name, type_=Any, default=None, alias=key, field_info=field_info)
+
+
+async def solve(
+    request: HTTPConnection,
+    dependant: Dependant,
+    *,
+    body: Mapping[str, object] | None = None,
+    cache: dict[Any, Any],
+    background: BackgroundTasks | None = None,
+    response: Response | None = None,
+    overrides: Overrides | None = None,
+    scopes_cache: dict[int, Any] | None = None,
+) -> SolvedDependency:
+    """Call a dependant's dependencies.
+
+    Args:
+        request: Its scope holds the stacks of `stack_keys`.
+        dependant: What to solve; its own callable is not called.
+        body: Values for stand-ins, by key.
+        cache: Values by dependency, shared by the solves of one execution.
+        background: Tasks that dependencies added so far.
+        response: The response that dependencies set headers on.
+        overrides: Replacements which FastAPI applies itself.
+        scopes_cache: Kept with `dependant`; saves looking for security scopes again.
+
+    Raises:
+        AgentError: `INVALID_REQUEST`, if a header, cookie, path or query parameter is wrong.
+        Exception: Whatever a dependency raises.
+    """
+    options: dict[str, Any] = {}
+
+    if scopes_cache is not None and "_uses_scopes_cache" in _SOLVE_TAKES:
+        options["_uses_scopes_cache"] = scopes_cache
+
+    if overrides:
+        options["dependency_overrides_provider"] = SimpleNamespace(dependency_overrides=overrides)
+
+    solved = await solve_dependencies(
+        # A WebSocket or a `Request`: all that ever carries stacks.
+        request=request,  # type: ignore[arg-type]
+        dependant=dependant,
+        body=body or {},
+        background_tasks=background,
+        response=response,
+        dependency_cache=cache,
+        async_exit_stack=request.scope[_INNER_STACK],
+        embed_body_fields=True,
+        **options,
+    )
+
+    if solved.errors:
+        raise invalid_parameters(solved.errors)
+
+    return solved
+
+
+async def solve_one(connection: HTTPConnection, call: DependencyCall) -> object:
+    """Call one dependency on a request that FastAPI is handling."""
+    parameter = Parameter("value", Parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(call)])
+    dependant = get_dependant(
+        path=path_with(list(connection.path_params)), call=stub("endpoint", [parameter])
+    )
+    solved = await solve(
+        connection, dependant, cache={}, overrides=overrides_in(connection.scope)
+    )
+    return solved.values["value"]

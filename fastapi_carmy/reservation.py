@@ -1,0 +1,125 @@
+"""A call's hold on its `request_id`: taken before the tool runs, settled once it is over."""
+
+import logging
+from collections.abc import Awaitable
+
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.envelope import Call, fingerprint
+from fastapi_carmy.result import ExecutionResult
+from fastapi_carmy.runtime_errors import (
+    execution_uncertain,
+    idempotency_capacity,
+    idempotency_conflict,
+    store_error,
+)
+from fastapi_carmy.stores.base import (
+    Conflict,
+    IdempotencyCapacityError,
+    IdempotencyStore,
+    InProgress,
+    Key,
+    Record,
+    Replay,
+)
+
+__all__ = ("Reservation", "is_request_id", "reserve")
+
+_logger = logging.getLogger(__name__)
+_MAX_ID_BYTES = 256
+
+
+def is_request_id(value: object) -> bool:
+    """Tell whether `value` is 1 to 256 bytes of UTF-8. Source: carmy/1, section 2.1."""
+    if not isinstance(value, str) or not value or len(value) > _MAX_ID_BYTES:
+        return False
+
+    try:
+        return len(value.encode()) <= _MAX_ID_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+class Reservation:
+    """One execution's hold on a key. A store that fails here is logged, and harms nobody.
+
+    The answer is given all the same; the reservation stays, so nothing runs twice.
+    """
+
+    __slots__ = ("_execution_id", "_key", "_store")
+
+    def __init__(self, store: IdempotencyStore, key: Key, execution_id: str) -> None:
+        """Hold `key` in `store` for `execution_id`."""
+        self._store = store
+        self._key = key
+        self._execution_id = execution_id
+
+    async def complete(self, result: ExecutionResult) -> None:
+        """Record the answer; every later claim is answered with it."""
+        record = Record(self._execution_id, result.status, result.body)
+        recorded = await self._told(
+            self._store.complete(self._key, execution_id=self._execution_id, record=record)
+        )
+
+        if recorded is False:
+            _logger.warning(
+                "Execution %s finished after its request_id had gone to another execution; "
+                "its answer is not recorded.",
+                self._execution_id,
+            )
+
+    async def release(self) -> None:
+        """Free the key: nothing happened, or repeating it is harmless."""
+        await self._told(self._store.release(self._key, execution_id=self._execution_id))
+
+    async def abandon(self) -> None:
+        """Say that nobody will ever know how this execution ended."""
+        await self._told(self._store.abandon(self._key, execution_id=self._execution_id))
+
+    async def _told(self, answer: Awaitable[bool]) -> bool | None:
+        try:
+            return await answer
+        except Exception:
+            _logger.exception(
+                "The idempotency store failed; the reservation of execution %s stays.",
+                self._execution_id,
+            )
+            return None
+
+
+async def reserve(
+    store: IdempotencyStore, call: Call, caller: Caller, execution_id: str, *, may_repeat: bool
+) -> Reservation | ExecutionResult:
+    """Claim the call's `request_id`.
+
+    Returns:
+        The hold on it, or the recorded answer of the same call.
+
+    Raises:
+        AgentError: `IDEMPOTENCY_CONFLICT`, `EXECUTION_UNCERTAIN`, `IDEMPOTENCY_CAPACITY`
+            or `STORE_ERROR`.
+    """
+    key = Key(caller.principal, caller.session, str(call.request_id))
+
+    try:
+        outcome = await store.reserve(
+            key,
+            fingerprint=fingerprint(call),
+            execution_id=execution_id,
+            may_repeat=may_repeat,
+        )
+    except IdempotencyCapacityError:
+        raise idempotency_capacity() from None
+    except Exception:
+        _logger.exception("The idempotency store failed; nothing was run.")
+        raise store_error() from None
+
+    if isinstance(outcome, Replay):
+        return ExecutionResult.replay(outcome.record.execution_id, outcome.record.body)
+
+    if isinstance(outcome, InProgress):
+        raise execution_uncertain(outcome.execution_id, outcome.started_at, outcome.state)
+
+    if isinstance(outcome, Conflict):
+        raise idempotency_conflict()
+
+    return Reservation(store, key, execution_id)

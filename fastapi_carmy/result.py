@@ -1,0 +1,156 @@
+"""An execution's answer: made once, as the bytes that are sent, recorded and replayed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic_core import from_json
+
+from fastapi_carmy.errors import AgentError, ErrorCategory
+from fastapi_carmy.jsontext import encode
+
+__all__ = ("ExecutionResult", "ExecutionStatus", "NextAction", "status_of")
+
+ExecutionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
+
+_STATUS_OF_CATEGORY: Mapping[ErrorCategory, ExecutionStatus] = {
+    ErrorCategory.CANCELLED: "cancelled",
+    ErrorCategory.TIMEOUT: "timed_out",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextAction:
+    """What the agent may do next. Source: carmy/1, section 2.2."""
+
+    tool: str
+    reason: str
+    arguments: Mapping[str, object] | None = None
+    """`None` means the same arguments as in this call."""
+    after_ms: int | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the wire's fields; those that are absent are left out."""
+        fields: dict[str, object] = {"tool": self.tool}
+
+        if self.arguments is not None:
+            fields["arguments"] = self.arguments
+
+        fields["reason"] = self.reason
+
+        if self.after_ms is not None:
+            fields["after_ms"] = self.after_ms
+
+        return fields
+
+
+@dataclass(slots=True, kw_only=True)
+class ExecutionResult:
+    """How one execution ended.
+
+    Attributes:
+        execution_id: `exec_` and a UUID; on a replay the original's.
+        status: `completed`, `failed`, `cancelled` or `timed_out`.
+        error: What went wrong; `None` on success.
+        body: The answer as JSON bytes, byte-identical on every replay.
+        replayed: Whether this is the recorded answer of an earlier call.
+    """
+
+    execution_id: str
+    status: ExecutionStatus
+    body: bytes
+    error: AgentError | None = None
+    replayed: bool = False
+
+    @property
+    def data(self) -> object:
+        """What the tool returned, as plain JSON values; `None` when it failed."""
+        return self._parsed().get("data")
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether the agent may cache this answer."""
+        return bool(self._agent()["cacheable"])
+
+    @property
+    def next_actions(self) -> tuple[NextAction, ...]:
+        """What the agent may do next."""
+        actions = self._agent()["next_actions"]
+        assert isinstance(actions, list)
+        return tuple(NextAction(**action) for action in actions)
+
+    @classmethod
+    def completed(
+        cls,
+        execution_id: str,
+        data: bytes,
+        *,
+        cacheable: bool,
+        next_actions: Sequence[NextAction] = (),
+    ) -> "ExecutionResult":
+        """Answer with what a tool returned.
+
+        Args:
+            execution_id: The execution's id.
+            data: The tool's output as JSON.
+            cacheable: Whether the agent may cache it.
+            next_actions: What the tool suggested.
+        """
+        body = b'{"execution_id":"%b","status":"completed","data":%b,"_agent":%b}' % (
+            execution_id.encode(),
+            data,
+            _agent(cacheable, next_actions),
+        )
+        return cls(execution_id=execution_id, status="completed", body=body)
+
+    @classmethod
+    def failed(
+        cls, execution_id: str, error: AgentError, *, next_actions: Sequence[NextAction] = ()
+    ) -> "ExecutionResult":
+        """Answer with what went wrong."""
+        status = status_of(error)
+        body = b'{"execution_id":"%b","status":"%b","error":%b,"_agent":%b}' % (
+            execution_id.encode(),
+            status.encode(),
+            encode(error.as_dict()),
+            _agent(False, next_actions),
+        )
+        return cls(execution_id=execution_id, status=status, body=body, error=error)
+
+    @classmethod
+    def replay(cls, execution_id: str, body: bytes) -> "ExecutionResult":
+        """Answer with what was recorded."""
+        answer = from_json(body)
+        error = answer.get("error")
+        return cls(
+            execution_id=execution_id,
+            status=answer["status"],
+            body=body,
+            error=None if error is None else AgentError(**error),
+            replayed=True,
+        )
+
+    def _parsed(self) -> dict[str, object]:
+        parsed: dict[str, object] = from_json(self.body)
+        return parsed
+
+    def _agent(self) -> dict[str, object]:
+        agent = self._parsed()["_agent"]
+        assert isinstance(agent, dict)
+        return agent
+
+
+def status_of(error: AgentError) -> ExecutionStatus:
+    """Return the status of an execution that ended with `error`."""
+    return _STATUS_OF_CATEGORY.get(error.category, "failed")
+
+
+def _agent(cacheable: bool, next_actions: Sequence[NextAction]) -> bytes:
+    if not next_actions:
+        if cacheable:
+            return b'{"cacheable":true,"next_actions":[]}'
+
+        return b'{"cacheable":false,"next_actions":[]}'
+
+    actions = [action.as_dict() for action in next_actions]
+    return encode({"cacheable": cacheable, "next_actions": actions})

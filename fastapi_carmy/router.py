@@ -1,0 +1,426 @@
+"""`AgentRouter`: tools from dependency-injected functions, served over carmy/1."""
+
+import logging
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, params
+from starlette.requests import Request
+
+from fastapi_carmy import hosting
+from fastapi_carmy.adoption import OrdinaryRoutes
+from fastapi_carmy.audit import AuditSink, compile_sinks
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.catalog import Catalog
+from fastapi_carmy.envelope import nearest_name
+from fastapi_carmy.errors import ConfigurationError
+from fastapi_carmy.events import Event
+from fastapi_carmy.execution import Settings
+from fastapi_carmy.hosting import HostCall
+from fastapi_carmy.http.application import check_application
+from fastapi_carmy.http.protocol import Protocol
+from fastapi_carmy.injection import HostOpened, make_tool, to_agent_error, with_guards, with_overrides
+from fastapi_carmy.policies import Policy, compile_policies
+from fastapi_carmy.result import ExecutionResult
+from fastapi_carmy.runtime import Runtime
+from fastapi_carmy.schemas import UnresolvedAnnotationError
+from fastapi_carmy.service import Service
+from fastapi_carmy.stores import IdempotencyStore, open_store
+from fastapi_carmy.tool import Confirmation, Effect, OnDisconnect, Tool, ToolSpec
+from fastapi_carmy.turns import Turns
+
+__all__ = ("AgentRouter",)
+
+_logger = logging.getLogger(__name__)
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+class AgentRouter(APIRouter):
+    """A router that serves tools to AI agents, beside routes of its own.
+
+    It is used as any router: `app.include_router(agent_router)`. Its lifespan builds the
+    catalog, so a mistake in a tool stops the application while it starts.
+
+    Attributes:
+        store: Remembers calls with a `request_id`; to reconcile abandoned ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: str = "carmy",
+        caller: Callable[..., object] | None = None,
+        policies: Sequence[Policy] = (),
+        store: IdempotencyStore | str | None = None,
+        timeout_seconds: float = 30.0,
+        max_body_bytes: int = 2**20,
+        on_disconnect: OnDisconnect = "cancel",
+        audit: Sequence[AuditSink] = (),
+        per_caller_catalog: bool = False,
+        max_threads: int = 40,
+        finish_seconds: float = 5.0,
+        stop_seconds: float = 5.0,
+        # APIRouter's own, which differ between the versions of FastAPI.
+        **options: Any,
+    ) -> None:
+        """Make a router with the three routes of carmy/1 and no tools.
+
+        Args:
+            server: The server's name, told by discovery.
+            caller: A dependency that returns a `Caller`, or `None` for an anonymous one.
+            policies: Who may run what, and how often; asked in this order.
+            store: An idempotency store, or its URL; `None` means `memory://`.
+            timeout_seconds: Deadline of one execution; each tool may have its own.
+            max_body_bytes: Limit of a request's body.
+            on_disconnect: What a hang-up does: `cancel` the tool, or let it `finish`.
+            audit: Sinks that get one record a call.
+            per_caller_catalog: Show each caller only the tools that the policies list.
+            max_threads: How many sync tools run at once.
+            finish_seconds: Limit for closing dependencies and recording after a tool.
+            stop_seconds: How long a stopping application waits for live executions.
+            **options: Whatever `APIRouter` takes.
+
+        Raises:
+            ConfigurationError: If an option makes no sense.
+        """
+        for name, seconds in (
+            ("timeout_seconds", timeout_seconds),
+            ("finish_seconds", finish_seconds),
+            ("stop_seconds", stop_seconds),
+        ):
+            if not seconds > 0:
+                raise ConfigurationError(f"{name} is more than 0, not {seconds!r}.")
+
+        super().__init__(**options)
+        self._user_lifespan = self.lifespan_context
+        self.lifespan_context = self._lifespan
+        self.store = open_store("memory://" if store is None else store)
+        self.carmy_caller = caller
+        """The `caller` dependency; `CurrentCaller` finds it here."""
+        self._has_own_rules = caller is not None or bool(policies) or store is not None
+        self._policies = compile_policies(policies)
+        self._timeout_seconds = timeout_seconds
+        self._on_disconnect: OnDisconnect = on_disconnect
+        self._audit = compile_sinks(audit)
+        self._limiter = CapacityLimiter(max_threads)
+        self._finish_seconds = finish_seconds
+        self._stop_seconds = stop_seconds
+        self._tools: list[Tool | Callable[[], Tool]] = []
+        self._children: list[tuple[AgentRouter, Sequence[params.Depends]]] = []
+        self._service: Service | None = None
+        self._building = threading.Lock()
+        self._app: object = None
+        self._lifespans = 0
+        self._protocol = Protocol(
+            self,
+            self._build,
+            server=server,
+            caller=caller,
+            max_body_bytes=max_body_bytes,
+            per_caller=per_caller_catalog,
+        )
+        self._protocol.add_routes(self, lambda: self.tools)
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What the catalog lists, sorted by name.
+
+        Raises:
+            ToolError: If a tool is wrong.
+        """
+        return tuple(tool.spec for tool in self._catalog().tools.values())
+
+    @property
+    def tools_version(self) -> str:
+        """SHA-256 of the catalog's body, lowercase hex; the same in every process."""
+        return self._catalog().version
+
+    def tool(
+        self,
+        *,
+        effect: Effect | str,
+        name: str | None = None,
+        description: str | None = None,
+        idempotent: bool = False,
+        parallel_safe: bool = False,
+        confirmation: Confirmation = "none",
+        timeout_seconds: float | None = None,
+        on_disconnect: OnDisconnect | None = None,
+        dependencies: Sequence[params.Depends] = (),
+        tags: Sequence[str] = (),
+    ) -> Callable[[_Function], _Function]:
+        """Register the decorated function as a tool, and return it unchanged.
+
+        See `add_tool` for the options.
+        """
+
+        def register(function: _Function) -> _Function:
+            self._register(
+                function,
+                sys._getframe(1).f_locals,  # noqa: SLF001
+                effect=effect,
+                name=name,
+                description=description,
+                idempotent=idempotent,
+                parallel_safe=parallel_safe,
+                confirmation=confirmation,
+                timeout_seconds=timeout_seconds,
+                on_disconnect=on_disconnect,
+                dependencies=dependencies,
+                tags=tags,
+            )
+            return function
+
+        return register
+
+    def add_tool(
+        self,
+        function: Callable[..., object],
+        *,
+        effect: Effect | str,
+        name: str | None = None,
+        description: str | None = None,
+        idempotent: bool = False,
+        parallel_safe: bool = False,
+        confirmation: Confirmation = "none",
+        timeout_seconds: float | None = None,
+        on_disconnect: OnDisconnect | None = None,
+        dependencies: Sequence[params.Depends] = (),
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Register a function as a tool.
+
+        Args:
+            function: What FastAPI would inject is injected, the rest are arguments.
+            effect: What running it does to the world; there is no default.
+            name: Defaults to the function's own name.
+            description: Defaults to the docstring without its sections.
+            idempotent: Running it twice with the same arguments does no more than once.
+            parallel_safe: Two executions of it may overlap.
+            confirmation: `required` when a person must confirm each call.
+            timeout_seconds: Deadline of one execution; defaults to the router's.
+            on_disconnect: What a hang-up does; defaults to the router's.
+            dependencies: Guards of this tool, run on every call.
+            tags: For the host's own use.
+
+        Raises:
+            ToolError: If the tool can't be served; names the parameter and the mend.
+        """
+        self._register(
+            function,
+            sys._getframe(1).f_locals,  # noqa: SLF001
+            effect=effect,
+            name=name,
+            description=description,
+            idempotent=idempotent,
+            parallel_safe=parallel_safe,
+            confirmation=confirmation,
+            timeout_seconds=timeout_seconds,
+            on_disconnect=on_disconnect,
+            dependencies=dependencies,
+            tags=tags,
+        )
+
+    def include_router(self, router: APIRouter, **options: Any) -> None:
+        """Include another router, as `APIRouter.include_router` does.
+
+        An `AgentRouter` gives its tools, with their guards and limits, and its ordinary
+        routes; the routes of carmy/1 stay this router's.
+
+        Raises:
+            ConfigurationError: If it has a caller, policies or a store of its own.
+        """
+        if not isinstance(router, AgentRouter):
+            super().include_router(router, **options)
+            return
+
+        if router._has_own_rules:
+            raise ConfigurationError(
+                "An AgentRouter with its own caller, policies or store can't be included in "
+                "another AgentRouter: give these to the outer one, or include both in the "
+                "application under different prefixes."
+            )
+
+        self._refuse_late("A router")
+        self._children.append((router, tuple(options.get("dependencies") or ())))
+        ordinary = OrdinaryRoutes(router, lifespan=router._user_lifespan)
+        super().include_router(ordinary, **options)
+
+    def well_known(self, prefix: str) -> APIRouter:
+        """Return a router that serves discovery at its own root, for the origin's root.
+
+        Args:
+            prefix: What the other paths start with, such as `/api`.
+        """
+        root = APIRouter(dependencies=self.dependencies, tags=self.tags)
+        self._protocol.add_discovery(root, prefix=prefix.rstrip("/"))
+        return root
+
+    async def execute(
+        self,
+        tool: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        caller: Caller | None = None,
+        request_id: str | None = None,
+        request: Request | None = None,
+    ) -> ExecutionResult:
+        """Run a tool through the same pipeline as over HTTP, without HTTP.
+
+        Guards are skipped, because the host vouches for the caller; policies run.
+
+        Args:
+            tool: Its name.
+            arguments: By name; values as JSON or pydantic can hold them.
+            caller: Who calls; anonymous by default.
+            request_id: Makes a repeated call safe.
+            request: Where dependencies read headers and the like; without one they run on
+                an empty request of the application.
+
+        Returns:
+            The answer; a failure is data too, nothing is raised for it.
+        """
+        return await hosting.execute(
+            self._build(), self._host_call(tool, arguments, caller, request_id, request)
+        )
+
+    async def aclose(self) -> None:
+        """Stop live executions and close the store, where no lifespan does."""
+        if self._service is not None:
+            await self._service.runtime.stop(self._stop_seconds)
+
+        await self.store.aclose()
+
+    def stream(
+        self,
+        tool: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        caller: Caller | None = None,
+        request_id: str | None = None,
+        request: Request | None = None,
+    ) -> AsyncIterator[Event]:
+        """Run a tool as `execute` does, and yield what its execution reports.
+
+        The last event is `ExecutionCompleted`, with the answer. Closing the iterator
+        earlier stops the execution on purpose: its dependencies roll back, and it is
+        recorded as cancelled.
+        """
+        return hosting.stream(
+            self._build(), self._host_call(tool, arguments, caller, request_id, request)
+        )
+
+    def _register(
+        self, function: Callable[..., object], caller_locals: Mapping[str, object], **options: Any
+    ) -> None:
+        self._refuse_late("A tool")
+        make = partial(make_tool, function, caller_locals=dict(caller_locals), **options)
+
+        try:
+            tool = make()
+        except UnresolvedAnnotationError:
+            # A class that is defined further down: known once the application starts.
+            self._tools.append(make)
+        else:
+            self._tools.append(tool)
+
+    def _refuse_late(self, what: str) -> None:
+        if self._service is not None:
+            raise ConfigurationError(
+                f"{what} was added after the catalog was built; add it before the application "
+                "serves its first request."
+            )
+
+    def _all_tools(self) -> Iterator[Tool]:
+        for tool in self._tools:
+            yield tool if isinstance(tool, Tool) else tool()
+
+        for child, dependencies in self._children:
+            for tool in child._all_tools():
+                spec = replace(
+                    tool.spec,
+                    timeout_seconds=tool.spec.timeout_seconds or child._timeout_seconds,
+                    on_disconnect=tool.spec.on_disconnect or child._on_disconnect,
+                )
+                yield with_guards(
+                    replace(tool, spec=spec), (*dependencies, *child.dependencies)
+                )
+
+    def _catalog(self) -> Catalog:
+        return Catalog(self._all_tools()) if self._service is None else self._service.catalog
+
+    def _build(self) -> Service:
+        """Return what this router serves; built once, whoever asks first."""
+        service = self._service
+
+        if service is not None:
+            return service
+
+        with self._building:
+            if self._service is None:
+                catalog = Catalog(self._all_tools())
+                self._service = Service(catalog, self._runtime(catalog), with_overrides)
+
+            return self._service
+
+    def _runtime(self, catalog: Catalog) -> Runtime:
+        return Runtime(
+            Settings(
+                store=self.store,
+                policies=self._policies,
+                turns=Turns(),
+                limiter=self._limiter,
+                translate=to_agent_error,
+                nearest=lambda name: nearest_name(name, catalog.tools),
+                timeout_seconds=self._timeout_seconds,
+                on_disconnect=self._on_disconnect,
+                finish_seconds=self._finish_seconds,
+                audit=self._audit,
+            )
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Any) -> AsyncIterator[Mapping[str, Any] | None]:
+        service = self._build()
+        check_application(self, app, has_caller=self.carmy_caller is not None)
+        self._app = app
+        self._lifespans += 1
+
+        async with self._user_lifespan(app) as state:
+            try:
+                yield state
+            finally:
+                self._lifespans -= 1
+
+                # Two applications can share a router, and do not stop together.
+                if self._lifespans == 0:
+                    if not await service.runtime.stop(self._stop_seconds):
+                        _logger.error(
+                            "%d executions did not stop within %s s.",
+                            service.runtime.live,
+                            self._stop_seconds,
+                        )
+
+                    await self.store.aclose()
+
+    def _host_call(
+        self,
+        tool: str,
+        arguments: Mapping[str, object] | None,
+        caller: Caller | None,
+        request_id: str | None,
+        request: Request | None,
+    ) -> HostCall:
+        return HostCall(
+            tool=tool,
+            arguments=arguments or {},
+            caller=caller or Caller(),
+            request_id=request_id,
+            opened=HostOpened(self._app, request, caller or Caller()),
+        )

@@ -1,0 +1,307 @@
+"""A tool's arguments: one pydantic validator over the whole call, and their schema.
+
+The validator reads the envelope from its bytes in one go, in JSON mode, where a strict
+`date` is still a string. A `TypedDict` takes any name; a model would refuse `model_config`,
+warn about `json`, and drop `_x`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, SchemaError, from_json, to_json
+from typing_extensions import NotRequired, Required, TypedDict
+
+from fastapi_carmy.errors import ToolError
+from fastapi_carmy.schemas.json_schema import schema_of
+from fastapi_carmy.tool import Input
+
+__all__ = ("Argument", "UnresolvedAnnotationError", "build_input", "schema_error")
+
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+_SCHEMA_FAILURES = (PydanticUserError, SchemaError, TypeError, ValueError, NameError)
+"""What pydantic raises for a type that it can't describe."""
+
+
+class UnresolvedAnnotationError(ToolError):
+    """An annotation names something that does not exist yet; it may when the application starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One argument of a tool, its own or one that a dependency takes."""
+
+    name: str
+    """The parameter's name; also the argument's, unless an alias says otherwise."""
+    key: str
+    """Its key among the validated arguments."""
+    annotation: Any
+    default: object = Parameter.empty
+    """A value, or a marker such as `Query(5)`."""
+    description: str | None = None
+    """What the docstring says; a description in the annotation wins."""
+
+    @property
+    def field(self) -> FieldInfo:
+        """Annotation, markers and default as pydantic sees them together."""
+        if self.default is Parameter.empty:
+            return FieldInfo.from_annotation(self._type)
+
+        return FieldInfo.from_annotated_attribute(self._type, self.default)
+
+    @property
+    def wire_names(self) -> tuple[str, ...]:
+        """The keys it is sent under; the schema shows the first."""
+        field = self.field
+        alias = field.validation_alias or field.alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias or self.name]
+        names = (choice.path[0] if isinstance(choice, AliasPath) else choice for choice in choices)
+        return tuple(name for name in names if isinstance(name, str))
+
+    def typed(self, *extra: object) -> Any:
+        """Return the type of its `TypedDict` field, with more metadata."""
+        field = self.field
+        parts: list[object] = [self._type]
+
+        if isinstance(self.default, FieldInfo):
+            parts.append(self.default)
+        elif self.default is not Parameter.empty:
+            parts.append(Field(default=self.default))
+
+        if self.description and not field.description:
+            parts.append(Field(description=self.description))
+
+        if self.key != self.name and not (field.validation_alias or field.alias):
+            parts.append(Field(alias=self.name))
+
+        annotated = Annotated[tuple([*parts, *extra])] if len(parts) + len(extra) > 1 else parts[0]
+        return Required[annotated] if field.is_required() else NotRequired[annotated]
+
+    @property
+    def _type(self) -> Any:
+        return Any if self.annotation is Parameter.empty else self.annotation
+
+
+def build_input(
+    tool: str, arguments: Sequence[Argument], *, whole: Argument | None = None
+) -> tuple[Input, dict[str, object]]:
+    """Return what validates the calls of one tool, and the schema of its arguments.
+
+    Args:
+        tool: The tool's name.
+        arguments: Its arguments, in the order of the schema.
+        whole: The one argument whose model is the arguments object; then there are no others.
+
+    Raises:
+        ToolError: If a type has no schema, or a default does not fit.
+    """
+    try:
+        if whole is not None:
+            return _build_whole(tool, whole)
+
+        for argument in arguments:
+            _check_default(tool, argument)
+
+        shape = _object(f"{tool}_arguments", arguments)
+        schema = schema_of(TypeAdapter(shape), "validation")
+        return _envelope(tool, shape).validator, _as_object(schema)
+    except ToolError:
+        raise
+    except _SCHEMA_FAILURES as error:
+        raise _explained(tool, [*arguments, *([whole] if whole else [])], error) from error
+
+
+def _object(name: str, arguments: Sequence[Argument], *extra: object) -> Any:
+    fields = {argument.key: argument.typed(*extra) for argument in arguments}
+    # The functional form can't be checked: its fields are known only now.
+    make: Callable[..., Any] = TypedDict
+    return with_config(_CONFIG)(make(name, fields))
+
+
+def _envelope(tool: str, arguments: Any) -> TypeAdapter[Any]:
+    fields = {
+        "tool": Required[Literal[tool]],
+        # Left out means empty: what is missing is then told by its own name.
+        "arguments": NotRequired[Annotated[arguments, Field(default={}, validate_default=True)]],
+        "request_id": NotRequired[Any],
+    }
+    make: Callable[..., Any] = TypedDict
+    return TypeAdapter(with_config(_CONFIG)(make(f"{tool}_call", fields)))
+
+
+def _as_object(schema: dict[str, object]) -> dict[str, object]:
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
+
+
+# ---- the `Arguments` marker
+
+
+def _build_whole(tool: str, whole: Argument) -> tuple[Input, dict[str, object]]:
+    model = whole.field.annotation
+
+    if not isinstance(model, type) or not issubclass(model, BaseModel) or _is_root_model(model):
+        raise ToolError(
+            tool, "only a pydantic model can be the whole `Arguments` object", parameter=whole.name
+        )
+
+    if whole.default is not Parameter.empty:
+        raise ToolError(
+            tool,
+            "the `Arguments` model can't have a default; give its fields defaults",
+            parameter=whole.name,
+        )
+
+    key = whole.key
+    shape = Annotated[whole.annotation, AfterValidator(lambda value: {key: value})]
+    schema = _as_object(schema_of(TypeAdapter(model), "validation"))
+    validator = _envelope(tool, shape).validator
+
+    if model.model_config.get("extra") in ("allow", "forbid"):
+        schema.setdefault("additionalProperties", True)
+        return validator, schema
+
+    return _ClosedInput(validator.validate_json, model), {**schema, "additionalProperties": False}
+
+
+def _is_root_model(model: type[BaseModel]) -> bool:
+    return getattr(model, "__pydantic_root_model__", False)
+
+
+class _ClosedInput:
+    """Refuses arguments that a model would silently ignore.
+
+    The model's configuration stays as it is: a stricter subclass would be another
+    class to the tool.
+    """
+
+    __slots__ = ("_names", "_validate")
+
+    def __init__(
+        self, validate: Callable[[bytes], dict[str, object]], model: type[BaseModel]
+    ) -> None:
+        self._validate = validate
+        self._names = frozenset(_accepted_names(model))
+
+    def validate_json(self, body: bytes) -> dict[str, object]:
+        """See `Input.validate_json`."""
+        call = self._validate(body)
+        arguments = from_json(body).get("arguments", {})
+        unknown = [key for key in arguments if key not in self._names]
+
+        if unknown:
+            errors: list[InitErrorDetails] = [
+                {"type": "extra_forbidden", "loc": ("arguments", key), "input": arguments[key]}
+                for key in unknown
+            ]
+            raise ValidationError.from_exception_data("arguments", errors)
+
+        return call
+
+
+def _accepted_names(model: type[BaseModel]) -> list[str]:
+    config = model.model_config
+    by_name = config.get("validate_by_name") or config.get("populate_by_name")
+    names: list[str] = []
+
+    for name, field in model.model_fields.items():
+        argument = Argument(name=name, key=name, annotation=Any, default=field)
+        names.extend(argument.wire_names)
+
+        if by_name:
+            names.append(name)
+
+    return names
+
+
+# ---- defaults, and what is wrong with a type
+
+
+def _check_default(tool: str, argument: Argument) -> None:
+    field = argument.field
+
+    # A factory may have effects, and no schema shows its value.
+    if field.is_required() or field.default_factory is not None:
+        return
+
+    one = TypeAdapter[Any](_object("default", [argument], Field(validate_default=True)))
+
+    try:
+        one.validate_python({})
+    except ValidationError:
+        mend = (
+            "annotate it as `… | None`" if field.default is None else "give one that its type takes"
+        )
+        raise ToolError(
+            tool, f"its default does not fit its own type; {mend}", parameter=argument.name
+        ) from None
+
+    if _is_not_a_number(field.default):
+        raise ToolError(
+            tool, "JSON can't hold its default; use `None` instead", parameter=argument.name
+        )
+
+
+def _is_not_a_number(value: object) -> bool:
+    """Tell whether a NaN or an infinity is anywhere in `value`."""
+    try:
+        text = to_json(value, inf_nan_mode="constants", fallback=lambda _: None)
+    except ValueError:
+        # Its own type knows how to write it, or the schema will say that it can't be.
+        return False
+
+    try:
+        from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return True
+
+    return False
+
+
+def _explained(tool: str, arguments: Sequence[Argument], error: Exception) -> ToolError:
+    """Find the argument at fault, by describing each alone."""
+    for argument in arguments:
+        try:
+            schema_of(TypeAdapter(_object("argument", [argument])), "validation")
+        except _SCHEMA_FAILURES as own:
+            return schema_error(tool, own, parameter=argument.name)
+
+    return schema_error(tool, error, parameter=None)
+
+
+def schema_error(tool: str, error: Exception, *, parameter: str | None) -> ToolError:
+    """Return the start-up error for a type that pydantic can't describe."""
+    undefined = isinstance(error, PydanticUndefinedAnnotation) or (
+        isinstance(error, PydanticUserError) and error.code == "class-not-fully-defined"
+    )
+
+    if undefined:
+        return UnresolvedAnnotationError(
+            tool, "its annotation names something that isn't defined", parameter=parameter
+        )
+
+    reason = str(error).partition("\n")[0]
+    return ToolError(
+        tool,
+        f"its type or default has no JSON schema ({reason}); use types that pydantic can"
+        " validate, or let a dependency provide the value",
+        parameter=parameter,
+    )
+

@@ -1,0 +1,122 @@
+"""What does not fit, as an agent is told: the place and a sentence, never the input.
+
+Source: carmy/1, section 4.1, step 5.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+__all__ = ("argument_errors", "describe_error", "path_of")
+
+_MAX_ERRORS = 50
+_MAX_KEY = 64
+_SHORT_INPUT = 4
+"""Texts of fewer characters stand in most sentences by chance."""
+
+_SIMPLE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+_FIXED_MESSAGES: Final[Mapping[str, str]] = {
+    "bytes_invalid_encoding": "Data has an invalid encoding",
+    "datetime_object_invalid": "Input should be a valid datetime",
+    "get_attribute_error": "Input could not be read",
+    "iteration_error": "Input could not be iterated",
+    "json_invalid": "Invalid JSON",
+    "mapping_type": "Input should be a valid mapping",
+    "no_such_attribute": "Object has no such attribute",
+    "timezone_offset": "Input has the wrong timezone offset",
+    "url_parsing": "Input should be a valid URL",
+    "url_syntax_violation": "Input should be a valid URL",
+    "uuid_parsing": "Input should be a valid UUID",
+}
+"""For the types whose own message holds a part of the input."""
+
+
+def argument_errors(error: ValidationError) -> list[dict[str, str]]:
+    """Say what is wrong with a call's arguments.
+
+    Returns:
+        `{"path", "message", "type"}` for each of at most 50 errors; paths look like
+        `items[0].sku` and start below `arguments`.
+    """
+    return [
+        describe_error(details, location=details["loc"][1:])
+        for details in error.errors(include_url=False)[:_MAX_ERRORS]
+        if details["loc"][:1] == ("arguments",)
+    ]
+
+
+def describe_error(
+    details: ErrorDetails | Mapping[str, object], *, location: Iterable[object]
+) -> dict[str, str]:
+    """Return one of pydantic's errors as `{"path", "message", "type"}`."""
+    return {
+        "path": path_of(location),
+        "message": _message(details),
+        "type": str(details["type"]),
+    }
+
+
+def path_of(location: Iterable[object]) -> str:
+    """Join keys and indices: `items[0].sku`; empty for the outermost value."""
+    path = ""
+
+    for key in location:
+        if isinstance(key, int):
+            path += f"[{key}]"
+        elif _SIMPLE_KEY.fullmatch(str(key)) and len(str(key)) <= _MAX_KEY:
+            path += f".{key}" if path else str(key)
+        else:
+            path += f"[{_quoted(str(key))}]"
+
+    return path
+
+
+def _quoted(key: str) -> str:
+    shown = key if len(key) <= _MAX_KEY else f"{key[:_MAX_KEY]}…"
+    # Escapes what is not printable, and the quotes.
+    return repr(shown)
+
+
+def _message(details: ErrorDetails | Mapping[str, object]) -> str:
+    kind = str(details["type"])
+    fixed = _FIXED_MESSAGES.get(kind)
+
+    if fixed is not None:
+        return fixed
+
+    if kind == "union_tag_invalid":
+        return _tag_message(details.get("ctx"))
+
+    message = str(details["msg"])
+
+    if _echoes(message, details.get("input")):
+        return "Input does not fit"
+
+    return message
+
+
+def _tag_message(context: object) -> str:
+    if not isinstance(context, Mapping):
+        return "Input has an unknown tag"
+
+    return (
+        f"The tag found using {context.get('discriminator')} is none of"
+        f" the expected tags: {context.get('expected_tags')}"
+    )
+
+
+def _echoes(message: str, value: object) -> bool:
+    """Tell whether `message` holds `value`, as validators of users may have it."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+
+    text = str(value)
+
+    if len(text) < _SHORT_INPUT:
+        return f"'{text}'" in message or f'"{text}"' in message
+
+    return text in message or repr(value) in message
