@@ -26,7 +26,7 @@ class EventBuffer(Generic[Item]):
     """
 
     def __init__(
-        self, render: Callable[[Event], Item], *, size: Callable[[Item], int] = lambda item: 0
+        self, render: Callable[[Event], Item], *, size: Callable[[Item], int] | None = None
     ) -> None:
         """Hold nothing yet.
 
@@ -96,12 +96,15 @@ class EventBuffer(Generic[Item]):
 
     def _hold_progress(self, item: Item) -> None:
         self._progress.append(item)
-        self._progress_bytes += self._size(item)
+        self._progress_bytes += self._size_of(item)
 
         while len(self._progress) > 1 and (
             len(self._progress) > _MAX_WAITING or self._progress_bytes > _MAX_WAITING_BYTES
         ):
-            self._progress_bytes -= self._size(self._progress.popleft())
+            self._progress_bytes -= self._size_of(self._progress.popleft())
+
+    def _size_of(self, item: Item) -> int:
+        return 0 if self._size is None else self._size(item)
 
     def _has_items(self) -> bool:
         return bool(self._before or self._progress or self._after)

@@ -158,10 +158,8 @@ class Cancellation:
             self._interrupted = False
 
             # The work may have fired the signal itself and returned before any await.
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                pass
 
             task.uncancel()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fastapi_carmy.errors import ConfigurationError, ToolError
 from fastapi_carmy.tool import Tool, ToolSpec
 
-__all__ = ("Catalog", "DuplicateToolError", "Document", "check_name", "discovery")
+__all__ = ("Catalog", "Document", "DuplicateToolError", "check_name", "discovery")
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 

@@ -76,9 +76,7 @@ class AgentContext:
         """Return once this execution is told to stop."""
         await self._cancellation.wait()
 
-    def progress(
-        self, done: float, total: float | None = None, message: str | None = None
-    ) -> None:
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the work has come.
 
         Progress is advice: when a reader is slow, older reports give way to newer ones.

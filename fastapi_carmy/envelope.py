@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import cast
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from fastapi_carmy.errors import AgentError
 from fastapi_carmy.jsontext import encode
 from fastapi_carmy.runtime_errors import invalid_request
 from fastapi_carmy.tool import Tool
@@ -47,8 +47,9 @@ class Call:
 
     def arguments_as_sent(self) -> Mapping[str, object]:
         """Return the arguments before validation; empty when they were left out."""
-        arguments = from_json(self.body).get("arguments", {})
-        return arguments if isinstance(arguments, dict) else {}
+        envelope = cast("dict[str, object]", from_json(self.body))
+        arguments = envelope.get("arguments")
+        return cast("dict[str, object]", arguments) if isinstance(arguments, dict) else {}
 
 
 def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
@@ -76,9 +77,8 @@ def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
             if not _is_plain(body):
                 strict_json(body)
 
-            arguments = envelope["arguments"]
-            assert isinstance(arguments, dict)
-            return Call(tool.spec.name, tool, body, arguments, envelope.get("request_id"))
+            request_id = envelope.get("request_id")
+            return Call(tool.spec.name, tool, body, _arguments(envelope), request_id)
 
     return _decode_slowly(body, find)
 
@@ -152,10 +152,12 @@ def _is_plain(body: bytes) -> bool:
 
 
 def _decode_slowly(body: bytes, find: Callable[[str], Tool | None]) -> Call:
-    envelope = strict_json(body)
+    value = strict_json(body)
 
-    if not isinstance(envelope, dict):
+    if not isinstance(value, dict):
         raise invalid_request("the body is not an object")
+
+    envelope = cast("dict[str, object]", value)
 
     if not envelope.keys() <= _KEYS:
         raise invalid_request(
@@ -167,19 +169,19 @@ def _decode_slowly(body: bytes, find: Callable[[str], Tool | None]) -> Call:
     if not isinstance(name, str):
         raise invalid_request('"tool" is missing, or not a string')
 
-    request_id = envelope.get("request_id")
-    tool = find(name)
+    call = Call(name, find(name), body, request_id=envelope.get("request_id"))
 
-    if tool is None:
-        return Call(name, None, body, request_id=request_id)
+    if call.tool is not None:
+        try:
+            call.arguments = _arguments(call.tool.input.validate_json(body))
+        except ValidationError as error:
+            call.invalid = error
 
-    try:
-        arguments = tool.input.validate_json(body)["arguments"]
-    except ValidationError as error:
-        return Call(name, tool, body, request_id=request_id, invalid=error)
+    return call
 
-    assert isinstance(arguments, dict)
-    return Call(name, tool, body, arguments, request_id)
+
+def _arguments(envelope: Mapping[str, object]) -> dict[str, object]:
+    return cast("dict[str, object]", envelope["arguments"])
 
 
 def _syntax_reason(message: str) -> str:
@@ -199,17 +201,20 @@ def _check_values(value: object) -> None:
         if any(type(item) is float and math.isinf(item) for item in level):
             raise invalid_request("a number is too large")
 
-        containers = [item for item in level if isinstance(item, dict | list)]
+        containers: list[object] = [item for item in level if isinstance(item, dict | list)]
         depth += bool(containers)
 
         if depth > _MAX_DEPTH:
             raise invalid_request(f"the body nests deeper than {_MAX_DEPTH}")
 
-        level = [
-            item
-            for container in containers
-            for item in (container.values() if isinstance(container, dict) else container)
-        ]
+        level = [item for container in containers for item in _items(container)]
+
+
+def _items(container: object) -> Iterable[object]:
+    if isinstance(container, dict):
+        return cast("dict[str, object]", container).values()
+
+    return cast("list[object]", container)
 
 
 def _repeats_a_key(body: bytes) -> bool:

@@ -7,31 +7,21 @@ task from its guards to its record, because dependencies close in the task that 
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from enum import IntEnum
-from typing import NoReturn, Protocol
+from typing import NoReturn
 from uuid import uuid4
 
-from anyio import CancelScope, CapacityLimiter
+from anyio import CancelScope
 
-from fastapi_carmy.audit import AuditSink, ExecutionRecord, audit_all
+from fastapi_carmy.audit import ExecutionRecord, audit_all
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation, CancelReason, Interrupted
-from fastapi_carmy.context import AgentContext
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.errors import AgentError, HostError
-from fastapi_carmy.events import (
-    Event,
-    ExecutionCompleted,
-    ExecutionStarted,
-    ToolCompleted,
-    ToolStarted,
-)
-from fastapi_carmy.invocation import ThreadCall, call_async, call_async_generator, in_thread
+from fastapi_carmy.events import Event, ExecutionCompleted, ExecutionStarted, ToolCompleted
 from fastapi_carmy.next_actions import next_actions
-from fastapi_carmy.policies import Policies, PolicyCall
+from fastapi_carmy.policies import PolicyCall
 from fastapi_carmy.reservation import Reservation, is_request_id, reserve
 from fastapi_carmy.result import ExecutionResult, ExecutionStatus, status_of
 from fastapi_carmy.runtime_errors import (
@@ -46,78 +36,14 @@ from fastapi_carmy.runtime_errors import (
     tool_panic,
 )
 from fastapi_carmy.schemas import argument_errors
-from fastapi_carmy.stores.base import IdempotencyStore
-from fastapi_carmy.tool import InvalidOutputError, OnDisconnect, Tool, ToolKind
-from fastapi_carmy.turns import Turns
+from fastapi_carmy.seams import Opened, Settings
+from fastapi_carmy.tool import InvalidOutputError, Tool
+from fastapi_carmy.tool_run import Phase, ToolRun
 
-__all__ = ("Execution", "Opened", "Settings")
+__all__ = ("Execution",)
 
 _logger = logging.getLogger(__name__)
 _NOBODY_KNOWS = frozenset((CancelReason.DISCONNECT, CancelReason.STOP))
-
-
-class Opened(Protocol):
-    """A call's dependencies: opened step by step, closed together."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is anything to close."""
-        ...
-
-    async def guards(self, tool: Tool, context: AgentContext) -> None:
-        """Run the tool's own guards.
-
-        Raises:
-            Exception: Whatever a guard refuses with.
-        """
-        ...
-
-    async def dependencies(
-        self, tool: Tool, context: AgentContext, arguments: dict[str, object]
-    ) -> Mapping[str, object]:
-        """Open the tool's remaining dependencies.
-
-        Returns:
-            Parameter name → value, for every parameter that is injected.
-        """
-        ...
-
-    async def aclose(self, error: BaseException | None) -> None:
-        """Close the tool's dependencies, then the guards', each seeing `error`.
-
-        Raises:
-            Exception: What a teardown raises; `error` itself is not raised again.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What all executions of one router share."""
-
-    store: IdempotencyStore
-    policies: Policies
-    turns: Turns
-    limiter: CapacityLimiter
-    """Threads for sync tools."""
-    translate: Callable[[Exception], AgentError | None]
-    """Turns the host's own exceptions into data; `None` for unexpected ones."""
-    nearest: Callable[[str], str | None]
-    """Unknown tool name → the one most likely meant."""
-    timeout_seconds: float
-    on_disconnect: OnDisconnect
-    finish_seconds: float = 5.0
-    """Limit for closing dependencies and recording, once the tool has returned."""
-    audit: tuple[AuditSink, ...] = ()
-
-
-class _Phase(IntEnum):
-    WAITING = 0
-    OPENING = 1
-    RUNNING = 2
-    """The tool's own code has begun."""
-    RETURNED = 3
-    """The point of no return: neither a hang-up nor the deadline counts any more."""
 
 
 class Execution:
@@ -130,19 +56,15 @@ class Execution:
     __slots__ = (
         "_call",
         "_caller",
-        "_context",
         "_leave",
         "_opened",
         "_outlived",
-        "_phase",
         "_report",
         "_reservation",
+        "_run",
         "_settings",
         "_started",
         "_started_at",
-        "_thread",
-        "_tool_started",
-        "_turn",
         "cancellation",
         "id",
     )
@@ -177,15 +99,19 @@ class Execution:
         self._opened = opened
         self._report = report
         self._leave = leave
-        self._context: AgentContext | None = None
-        self._phase = _Phase.WAITING
+        self._run = ToolRun(
+            self.id,
+            settings,
+            call,
+            caller=caller,
+            opened=opened,
+            cancellation=cancellation,
+            report=report,
+        )
         self._reservation: Reservation | None = None
-        self._turn: str | None = None
-        self._thread: ThreadCall | None = None
         self._outlived: AgentError | None = None
         self._started = time.monotonic()
         self._started_at = time.time()
-        self._tool_started: float | None = None
 
     async def run(self) -> ExecutionResult:
         """Take the call through the pipeline, and return its answer once it is recorded.
@@ -211,7 +137,7 @@ class Execution:
                 await self._close(None)
                 return await self._conclude(recorded)
 
-            value = await self._perform(tool)
+            value = await self._run.perform(tool)
             data = tool.output.dump(value)
 
             if self._opened.is_open or self._reservation is not None:
@@ -226,7 +152,7 @@ class Execution:
             self.id,
             data,
             cacheable=tool.spec.is_cacheable,
-            next_actions=() if self._context is None else self._context.suggestions,
+            next_actions=self._run.suggestions,
         )
 
         if self._reservation is not None:
@@ -244,7 +170,7 @@ class Execution:
         self._outlived = None
 
         try:
-            await self._await_thread()
+            await self._run.await_thread()
             await self._close(error)
         except Exception:
             _logger.exception("Closing the dependencies of execution %s failed.", self.id)
@@ -254,7 +180,7 @@ class Execution:
     async def _pass_guards(self, tool: Tool) -> None:
         try:
             self.cancellation.begin()
-            await self._opened.guards(tool, self._get_context())
+            await self._opened.guards(tool, self._run.context)
             self.cancellation.end()
         except BaseException as error:  # noqa: BLE001
             # The edge of a run: a guard's refusal is an answer of its own.
@@ -320,95 +246,17 @@ class Execution:
 
         return tool, None
 
-    async def _perform(self, tool: Tool) -> object:
-        """Steps 8 and 9: wait for the turn, open the dependencies, run the tool."""
-        spec = tool.spec
-        cancellation = self.cancellation
-        on_disconnect = spec.on_disconnect or self._settings.on_disconnect
-        cancellation.finishes = on_disconnect == "finish"
-        cancellation.begin()
-        cancellation.limit(spec.timeout_seconds or self._settings.timeout_seconds)
-
-        if not spec.parallel_safe:
-            await self._take_turn(spec.name)
-
-        self._phase = _Phase.OPENING
-
-        if self._report is not None:
-            self._tool_started = time.monotonic()
-            self._report(ToolStarted(self.id, spec.name))
-
-        values = await self._values(tool)
-        value = await self._run_tool(tool, tool.bind(values))
-        cancellation.end()
-        cancellation.lift()
-
-        if cancellation.is_cancelled:
-            _logger.warning("Tool %r returned although it was told to stop.", spec.name)
-            raise Interrupted
-
-        self._phase = _Phase.RETURNED
-        return value
-
-    async def _take_turn(self, name: str) -> None:
-        turns = self._settings.turns
-
-        if not turns.take_nowait(name):
-            await turns.take(name)
-
-        self._turn = name
-
-    async def _values(self, tool: Tool) -> dict[str, object]:
-        values = self._call.arguments
-
-        if tool.has_dependencies:
-            context = self._get_context()
-            injected = await self._opened.dependencies(tool, context, values)
-            values = {**values, **injected}
-
-        for name in tool.context_parameters:
-            values[name] = self._get_context()
-
-        for name in tool.caller_parameters:
-            values[name] = self._caller
-
-        return values
-
-    async def _run_tool(self, tool: Tool, call: Callable[[], object]) -> object:
-        self._phase = _Phase.RUNNING
-
-        if tool.kind is ToolKind.ASYNC:
-            return await call_async(call)
-
-        if tool.kind is ToolKind.ASYNC_GENERATOR:
-            return await call_async_generator(call, self._get_context())
-
-        thread = self._thread = in_thread(tool.kind, call, self._get_context())
-
-        try:
-            value = await thread.result(self._settings.limiter)
-        except Interrupted:
-            if thread.withdraw():
-                # It waited for a free thread: the tool's own code has not begun.
-                self._thread = None
-                self._phase = _Phase.WAITING
-
-            raise
-
-        self._thread = None
-        return value
-
     async def _fail(self, raised: BaseException) -> ExecutionResult:
         """Turn whatever ended the call into its answer: close, settle, conclude."""
         error = await self._stop(raised)
 
-        if self._thread is not None:
+        if self._run.has_thread:
             if self.cancellation.reason is not CancelReason.DISCONNECT:
                 self._outlived = error
                 return await self._conclude_failure(error)
 
             # Nobody waits for the answer, so it may as well be the true one.
-            await self._await_thread()
+            await self._run.await_thread()
 
         self.cancellation.limit_finish(self._settings.finish_seconds)
 
@@ -432,9 +280,10 @@ class Execution:
         cancellation.end()
         cancellation.lift()
 
-        if isinstance(raised, Interrupted) or cancellation.is_cancelled:
-            if not await cancellation.settle():
-                await self._give_up(raised)
+        may_be_interrupted = isinstance(raised, Interrupted) or cancellation.is_cancelled
+
+        if may_be_interrupted and not await cancellation.settle():
+            await self._give_up(raised)
 
         if not isinstance(raised, Exception | Interrupted):
             await self._give_up(raised)
@@ -453,19 +302,19 @@ class Execution:
         if cancellation.reason is not CancelReason.DEADLINE:
             return cancelled()
 
-        return busy() if self._phase is _Phase.WAITING else timed_out()
+        return busy() if self._run.phase is Phase.WAITING else timed_out()
 
     def _is_told_to_stop(self) -> bool:
-        return self.cancellation.is_cancelled and self._phase is not _Phase.RETURNED
+        return self.cancellation.is_cancelled and self._run.phase is not Phase.RETURNED
 
     async def _give_up(self, raised: BaseException) -> NoReturn:
         """Leave in order when the task is interrupted by somebody else, or the process ends."""
         # Shielded from the host's cancel scope, which would interrupt every await.
         with CancelScope(shield=True):
             try:
-                if self._thread is not None:
+                if self._run.has_thread:
                     await self._settle_unknown()
-                    await self._await_thread()
+                    await self._run.await_thread()
                     await self._close(cancelled())
                 else:
                     await self._close(cancelled())
@@ -479,10 +328,10 @@ class Execution:
         raise raised
 
     async def _conclude_failure(self, error: AgentError) -> ExecutionResult:
-        if self._phase >= _Phase.RUNNING and isinstance(error, HostError):
+        if self._run.phase >= Phase.RUNNING and isinstance(error, HostError):
             error = error.without_host()
 
-        suggestions = () if self._context is None else self._context.suggestions
+        suggestions = self._run.suggestions
         result = ExecutionResult.failed(
             self.id, error, next_actions=next_actions(self._call.tool_name, error, suggestions)
         )
@@ -496,7 +345,7 @@ class Execution:
         if nobody_knows or self.cancellation.overran:
             return await self._conclude(result, self._settle_unknown())
 
-        if self._phase < _Phase.RUNNING or error.retryable:
+        if self._run.phase < Phase.RUNNING or error.retryable:
             return await self._conclude(result, reservation.release())
 
         return await self._conclude(result, reservation.complete(result))
@@ -505,8 +354,8 @@ class Execution:
         self, result: ExecutionResult, settled: Awaitable[None] | None = None
     ) -> ExecutionResult:
         """Step 11: tell, record, audit, tell."""
-        if self._report is not None and self._tool_started is not None:
-            duration_ms = round((time.monotonic() - self._tool_started) * 1000)
+        if self._report is not None and self._run.started is not None:
+            duration_ms = round((time.monotonic() - self._run.started) * 1000)
             ok = result.error is None
             self._report(ToolCompleted(self.id, self._call.tool_name, duration_ms, ok))
 
@@ -539,7 +388,7 @@ class Execution:
             if self._opened.is_open:
                 await self._opened.aclose(error)
         finally:
-            self._give_turn()
+            self._run.give_turn()
 
     async def _settle_unknown(self) -> None:
         reservation = self._reservation
@@ -549,26 +398,10 @@ class Execution:
 
         tool = self._call.tool
 
-        if self._phase < _Phase.RUNNING or (tool is not None and tool.spec.is_repeatable):
+        if self._run.phase < Phase.RUNNING or (tool is not None and tool.spec.is_repeatable):
             await reservation.release()
         else:
             await reservation.abandon()
-
-    async def _await_thread(self) -> None:
-        thread = self._thread
-        self._thread = None
-
-        if thread is None:
-            return
-
-        late = await thread.ended()
-
-        if late is not None:
-            _logger.warning(
-                "The thread of execution %s raised after it was told to stop.",
-                self.id,
-                exc_info=late,
-            )
 
     async def _audit(
         self, status: ExecutionStatus, error: AgentError | None, *, replayed: bool
@@ -619,33 +452,12 @@ class Execution:
 
         return tool_panic(correlation_id)
 
-    def _get_context(self) -> AgentContext:
-        if self._context is None:
-            request_id = self._call.request_id
-            self._context = AgentContext(
-                execution_id=self.id,
-                tool=self._call.tool_name,
-                request_id=request_id if isinstance(request_id, str) else None,
-                caller=self._caller,
-                cancellation=self.cancellation,
-                report=self._report,
-            )
-
-        return self._context
-
     def _started_text(self) -> str:
         moment = datetime.fromtimestamp(self._started_at, UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def _give_turn(self) -> None:
-        turn = self._turn
-        self._turn = None
-
-        if turn is not None:
-            self._settings.turns.give(turn)
-
     def _finish(self) -> None:
-        self._give_turn()
+        self._run.give_turn()
         self.cancellation.close()
         self._leave(self)
 

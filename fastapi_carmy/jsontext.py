@@ -1,5 +1,8 @@
 """JSON text that can always be written: what error bodies and documents are made with."""
 
+from collections.abc import Iterable
+from typing import cast
+
 from pydantic_core import PydanticSerializationError, to_json
 
 __all__ = ("encode",)
@@ -31,10 +34,11 @@ def _mended(value: object) -> object:
         return value.encode("utf-8", "replace").decode()
 
     if isinstance(value, dict):
-        return {str(_mended(key)): _mended(item) for key, item in value.items()}
+        members = cast("dict[object, object]", value)
+        return {str(_mended(key)): _mended(item) for key, item in members.items()}
 
     if isinstance(value, list | tuple | set | frozenset):
-        return [_mended(item) for item in value]
+        return [_mended(item) for item in cast("Iterable[object]", value)]
 
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")

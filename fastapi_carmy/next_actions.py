@@ -1,6 +1,7 @@
 """What an answer proposes to do next. Source: carmy/1, section 2.2."""
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.result import NextAction
@@ -43,4 +44,7 @@ def _after(tool: str, error: AgentError) -> NextAction | None:
 
 
 def _is_running(details: object) -> bool:
-    return isinstance(details, Mapping) and details.get("state") == "running"
+    if not isinstance(details, Mapping):
+        return False
+
+    return cast("Mapping[str, object]", details).get("state") == "running"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 from pydantic_core import from_json
 
@@ -75,8 +75,7 @@ class ExecutionResult:
     @property
     def next_actions(self) -> tuple[NextAction, ...]:
         """What the agent may do next."""
-        actions = self._agent()["next_actions"]
-        assert isinstance(actions, list)
+        actions = cast("list[dict[str, Any]]", self._agent()["next_actions"])
         return tuple(NextAction(**action) for action in actions)
 
     @classmethod
@@ -99,7 +98,7 @@ class ExecutionResult:
         body = b'{"execution_id":"%b","status":"completed","data":%b,"_agent":%b}' % (
             execution_id.encode(),
             data,
-            _agent(cacheable, next_actions),
+            _agent(next_actions, cacheable=cacheable),
         )
         return cls(execution_id=execution_id, status="completed", body=body)
 
@@ -113,7 +112,7 @@ class ExecutionResult:
             execution_id.encode(),
             status.encode(),
             encode(error.as_dict()),
-            _agent(False, next_actions),
+            _agent(next_actions, cacheable=False),
         )
         return cls(execution_id=execution_id, status=status, body=body, error=error)
 
@@ -135,9 +134,7 @@ class ExecutionResult:
         return parsed
 
     def _agent(self) -> dict[str, object]:
-        agent = self._parsed()["_agent"]
-        assert isinstance(agent, dict)
-        return agent
+        return cast("dict[str, object]", self._parsed()["_agent"])
 
 
 def status_of(error: AgentError) -> ExecutionStatus:
@@ -145,7 +142,7 @@ def status_of(error: AgentError) -> ExecutionStatus:
     return _STATUS_OF_CATEGORY.get(error.category, "failed")
 
 
-def _agent(cacheable: bool, next_actions: Sequence[NextAction]) -> bytes:
+def _agent(next_actions: Sequence[NextAction], *, cacheable: bool) -> bytes:
     if not next_actions:
         if cacheable:
             return b'{"cacheable":true,"next_actions":[]}'

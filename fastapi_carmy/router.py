@@ -1,35 +1,43 @@
 """`AgentRouter`: tools from dependency-injected functions, served over carmy/1."""
 
+import inspect
 import logging
-import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, TypeVar, cast
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, params
 from starlette.requests import Request
+from starlette.types import Lifespan
 
 from fastapi_carmy import hosting
-from fastapi_carmy.adoption import OrdinaryRoutes
 from fastapi_carmy.audit import AuditSink, compile_sinks
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.catalog import Catalog
 from fastapi_carmy.envelope import nearest_name
 from fastapi_carmy.errors import ConfigurationError
 from fastapi_carmy.events import Event
-from fastapi_carmy.execution import Settings
 from fastapi_carmy.hosting import HostCall
+from fastapi_carmy.http.adoption import OrdinaryRoutes
 from fastapi_carmy.http.application import check_application
 from fastapi_carmy.http.protocol import Protocol
-from fastapi_carmy.injection import HostOpened, make_tool, to_agent_error, with_guards, with_overrides
+from fastapi_carmy.injection import (
+    HostOpened,
+    make_tool,
+    to_agent_error,
+    with_guards,
+    with_overrides,
+)
 from fastapi_carmy.policies import Policy, compile_policies
 from fastapi_carmy.result import ExecutionResult
 from fastapi_carmy.runtime import Runtime
 from fastapi_carmy.schemas import UnresolvedAnnotationError
+from fastapi_carmy.seams import Settings
 from fastapi_carmy.service import Service
 from fastapi_carmy.stores import IdempotencyStore, open_store
 from fastapi_carmy.tool import Confirmation, Effect, OnDisconnect, Tool, ToolSpec
@@ -99,7 +107,7 @@ class AgentRouter(APIRouter):
 
         super().__init__(**options)
         self._user_lifespan = self.lifespan_context
-        self.lifespan_context = self._lifespan
+        self.lifespan_context = cast("Lifespan[Any]", self._lifespan)
         self.store = open_store("memory://" if store is None else store)
         self.carmy_caller = caller
         """The `caller` dependency; `CurrentCaller` finds it here."""
@@ -163,7 +171,7 @@ class AgentRouter(APIRouter):
         def register(function: _Function) -> _Function:
             self._register(
                 function,
-                sys._getframe(1).f_locals,  # noqa: SLF001
+                _locals_of(inspect.currentframe()),
                 effect=effect,
                 name=name,
                 description=description,
@@ -214,7 +222,7 @@ class AgentRouter(APIRouter):
         """
         self._register(
             function,
-            sys._getframe(1).f_locals,  # noqa: SLF001
+            _locals_of(inspect.currentframe()),
             effect=effect,
             name=name,
             description=description,
@@ -348,9 +356,7 @@ class AgentRouter(APIRouter):
                     timeout_seconds=tool.spec.timeout_seconds or child._timeout_seconds,
                     on_disconnect=tool.spec.on_disconnect or child._on_disconnect,
                 )
-                yield with_guards(
-                    replace(tool, spec=spec), (*dependencies, *child.dependencies)
-                )
+                yield with_guards(replace(tool, spec=spec), (*dependencies, *child.dependencies))
 
     def _catalog(self) -> Catalog:
         return Catalog(self._all_tools()) if self._service is None else self._service.catalog
@@ -386,7 +392,7 @@ class AgentRouter(APIRouter):
         )
 
     @asynccontextmanager
-    async def _lifespan(self, app: Any) -> AsyncIterator[Mapping[str, Any] | None]:
+    async def _lifespan(self, app: Any) -> AsyncGenerator[Mapping[str, Any] | None]:
         service = self._build()
         check_application(self, app, has_caller=self.carmy_caller is not None)
         self._app = app
@@ -424,3 +430,8 @@ class AgentRouter(APIRouter):
             request_id=request_id,
             opened=HostOpened(self._app, request, caller or Caller()),
         )
+
+
+def _locals_of(frame: FrameType | None) -> Mapping[str, object]:
+    """Return the local names where a tool is registered; its annotations may use them."""
+    return {} if frame is None or frame.f_back is None else frame.f_back.f_locals

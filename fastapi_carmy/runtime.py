@@ -8,7 +8,8 @@ from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation, CancelReason
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.events import Event
-from fastapi_carmy.execution import Execution, Opened, Settings
+from fastapi_carmy.execution import Execution
+from fastapi_carmy.seams import Opened, Settings
 
 __all__ = ("Runtime",)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from fastapi_carmy.errors import AgentError, ErrorCategory
 
 __all__ = (
-    "execution_uncertain",
     "busy",
     "cancelled",
+    "execution_uncertain",
     "idempotency_capacity",
     "idempotency_conflict",
     "invalid_arguments",

@@ -9,7 +9,7 @@ from fastapi_carmy.tool import Tool
 
 __all__ = ("Service",)
 
-Overrides = Mapping[Callable[..., object], Callable[..., object]]
+_Overrides = Mapping[Callable[..., object], Callable[..., object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class Service:
 
     catalog: Catalog
     runtime: Runtime
-    override: Callable[[Tool, Overrides], Tool]
+    override: Callable[[Tool, _Overrides], Tool]
     """A tool with some of its dependencies replaced."""
 
-    def finder(self, overrides: Overrides) -> Callable[[str], Tool | None]:
+    def finder(self, overrides: _Overrides) -> Callable[[str], Tool | None]:
         """Return what finds a tool by its name, with the host's overrides in place."""
         tools = self.catalog.tools
 

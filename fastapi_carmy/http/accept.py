@@ -6,6 +6,9 @@ from dataclasses import dataclass
 __all__ = ("MediaRange", "parse_accept", "quality", "wants_event_stream")
 
 
+_EXACT = 2
+
+
 @dataclass(frozen=True, slots=True)
 class MediaRange:
     """One entry of an `Accept` header."""
@@ -17,7 +20,7 @@ class MediaRange:
     def specificity(self, media_type: str) -> int | None:
         """Return how exactly this range names `media_type`: 2, 1, 0; `None` when not at all."""
         if f"{self.type}/{self.subtype}" == media_type:
-            return 2
+            return _EXACT
 
         if self.subtype != "*":
             return None
@@ -69,7 +72,7 @@ def wants_event_stream(accept: str) -> bool:
 
     ranges = parse_accept(accept)
 
-    if not any(entry.specificity("text/event-stream") == 2 for entry in ranges):
+    if not any(entry.specificity("text/event-stream") == _EXACT for entry in ranges):
         return False
 
     stream = quality(ranges, "text/event-stream")

@@ -41,14 +41,11 @@ def check_application(owner: object, app: object, *, has_caller: bool) -> None:
                 "include it in the other one."
             )
 
-        if route.answers.owner is owner and not has_caller and path.endswith(EXECUTE_PATH):
-            _warn_about_guards(path, bool(context.dependant.dependencies))
+        is_ours = route.answers.owner is owner and path.endswith(EXECUTE_PATH)
 
-
-def _warn_about_guards(path: str, has_guards: bool) -> None:
-    if has_guards:
-        _logger.warning(
-            "%s has guards, but its AgentRouter has no `caller`: all callers share one "
-            "namespace of request_id, so one may be answered with another's result.",
-            path,
-        )
+        if is_ours and not has_caller and context.dependant.dependencies:
+            _logger.warning(
+                "%s has guards, but its AgentRouter has no `caller`: all callers share one "
+                "namespace of request_id, so one may be answered with another's result.",
+                path,
+            )

@@ -47,9 +47,7 @@ class _DocumentEndpoint:
         self._service = service
         self._vary = vary
 
-    async def respond(
-        self, scope: Scope, receive: Receive, send: Send, guards: Guards
-    ) -> None:
+    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
         """See `Endpoint.respond`."""
         opened = HttpOpened(scope, receive, guards)
 
@@ -92,7 +90,11 @@ class _DocumentEndpoint:
 class CatalogEndpoint(_DocumentEndpoint):
     """`GET /agent/tools`."""
 
-    def _document(self, scope: Scope, catalog: Document) -> Document:
+    def _document(
+        self,
+        scope: Scope,  # noqa: ARG002 - this document is the same wherever it is reached
+        catalog: Document,
+    ) -> Document:
         return catalog
 
 
@@ -166,4 +168,3 @@ def _base(scope: Scope) -> str:
 def _if_none_match(scope: Scope) -> str | None:
     values = [value for name, value in scope["headers"] if name == b"if-none-match"]
     return b",".join(values).decode("latin-1") if values else None
-

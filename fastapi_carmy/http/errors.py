@@ -9,7 +9,10 @@ from fastapi_carmy.http.responses import error_body
 __all__ = ("agent_error_handler",)
 
 
-async def agent_error_handler(request: Request, error: Exception) -> Response:
+async def agent_error_handler(
+    request: Request,  # noqa: ARG001 - the signature that Starlette calls
+    error: Exception,
+) -> Response:
     """Answer an `AgentError` that one of the host's own endpoints raised.
 
     Register it once: `app.add_exception_handler(AgentError, agent_error_handler)`.

@@ -43,13 +43,18 @@ class ExecuteEndpoint:
         # The loop holds tasks weakly; these outlive their request when a client hangs up.
         self._tasks: set[Task[object]] = set()
 
-    async def respond(
-        self, scope: Scope, receive: Receive, send: Send, guards: Guards
-    ) -> None:
+    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
         """See `Endpoint.respond`."""
         head = RequestHead.of(scope)
         head.check_length(self._max_body_bytes)
-        request = _Request(self._service(), scope, receive, guards, head, self._max_body_bytes)
+        request = _Request(
+            self._service(),
+            scope,
+            receive,
+            guards,
+            head=head,
+            max_body_bytes=self._max_body_bytes,
+        )
 
         if wants_event_stream(head.accept):
             await self._stream(request, send)
@@ -92,6 +97,7 @@ class _Request:
         scope: Scope,
         receive: Receive,
         guards: Guards,
+        *,
         head: RequestHead,
         max_body_bytes: int,
     ) -> None:
@@ -134,7 +140,7 @@ class _Request:
         call = decode(body, self._service.finder(self.opened.overrides))
 
         if self._head.idempotency_keys:
-            call.request_id = _one_id((call.request_id, *self._head.idempotency_keys))
+            call.request_id = _one_id(call.request_id, self._head.idempotency_keys)
 
         return call
 
@@ -151,9 +157,7 @@ async def _answer(request: _Request, send: Send) -> None:
         await opened.background()
 
 
-async def _produce(
-    request: _Request, frames: ExecutionFrames, cancellation: Cancellation
-) -> None:
+async def _produce(request: _Request, frames: ExecutionFrames, cancellation: Cancellation) -> None:
     """Run the call for a stream; a refusal before it starts ends the stream unopened."""
     try:
         execution = await request.execution(cancellation, frames)
@@ -174,7 +178,8 @@ async def _produce(
         await background()
 
 
-def _one_id(ids: tuple[object, ...]) -> object:
+def _one_id(sent: object, keys: tuple[str | None, ...]) -> object:
     """Return the one id that body and headers agree on, or what no id ever is."""
-    sent = {request_id for request_id in ids[:1] if request_id is not None} | set(ids[1:])
-    return sent.pop() if len(sent) == 1 else False
+    ids = keys if sent is None else (sent, *keys)
+    agree = all(key is not None and key == ids[0] for key in keys)
+    return ids[0] if agree else False

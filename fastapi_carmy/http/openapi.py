@@ -1,16 +1,19 @@
 """How the three routes are documented in the host's OpenAPI."""
 
-from collections.abc import Callable, Iterable, ItemsView, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 from fastapi_carmy.errors import STATUS, ErrorCategory
 from fastapi_carmy.tool import ToolSpec
 
+if TYPE_CHECKING:
+    from _collections_abc import dict_items
+
 __all__ = ("LazyOperation", "document_responses", "execute_operation", "execute_responses")
 
-Schema = dict[str, object]
+_Schema = dict[str, object]
 
-_ERROR: Final[Schema] = {
+_ERROR: Final[_Schema] = {
     "title": "AgentError",
     "type": "object",
     "required": ["code", "message", "category", "recoverable", "retryable"],
@@ -25,7 +28,7 @@ _ERROR: Final[Schema] = {
         "details": {},
     },
 }
-_NEXT_ACTION: Final[Schema] = {
+_NEXT_ACTION: Final[_Schema] = {
     "type": "object",
     "required": ["tool", "reason"],
     "properties": {
@@ -35,7 +38,7 @@ _NEXT_ACTION: Final[Schema] = {
         "after_ms": {"type": "integer"},
     },
 }
-_AGENT: Final[Schema] = {
+_AGENT: Final[_Schema] = {
     "type": "object",
     "required": ["cacheable", "next_actions"],
     "properties": {
@@ -43,7 +46,7 @@ _AGENT: Final[Schema] = {
         "next_actions": {"type": "array", "items": _NEXT_ACTION},
     },
 }
-_FAILURE: Final[Schema] = {
+_FAILURE: Final[_Schema] = {
     "title": "Failure",
     "type": "object",
     "required": ["error"],
@@ -54,7 +57,7 @@ _FAILURE: Final[Schema] = {
         "_agent": _AGENT,
     },
 }
-_REQUEST_ID: Final[Schema] = {
+_REQUEST_ID: Final[_Schema] = {
     "type": ["string", "null"],
     "minLength": 1,
     "maxLength": 256,
@@ -81,13 +84,13 @@ class LazyOperation(dict[str, object]):
     lifespan has run.
     """
 
-    def __init__(self, make: Callable[[], Schema]) -> None:
+    def __init__(self, make: Callable[[], _Schema]) -> None:
         """Make the part by `make`, each time it is read."""
         # FastAPI passes over an empty one.
         super().__init__({"x-protocol": "carmy/1"})
         self._make = make
 
-    def items(self) -> ItemsView[str, object]:
+    def items(self) -> "dict_items[str, object]":
         """Return the made part; the one way in which FastAPI reads it."""
         return {**self, **self._make()}.items()
 
@@ -107,11 +110,14 @@ def document_responses() -> dict[int | str, dict[str, object]]:
 def execute_responses() -> dict[int | str, dict[str, object]]:
     """Return the responses of the execute route that no tool changes, by status."""
     statuses = sorted({*STATUS.values(), 413})
-    failures = {status: _failure(_MEANING[status]) for status in statuses}
-    return {**failures, "default": _failure("A refusal by a guard of the host")}
+    responses: dict[int | str, dict[str, object]] = {
+        status: _failure(_MEANING[status]) for status in statuses
+    }
+    responses["default"] = _failure("A refusal by a guard of the host")
+    return responses
 
 
-def execute_operation(tools: Sequence[ToolSpec]) -> Schema:
+def execute_operation(tools: Sequence[ToolSpec]) -> _Schema:
     """Return the request body and the success of the execute route, one schema a tool."""
     calls = [_call(tool) for tool in tools]
     return {
@@ -140,7 +146,7 @@ def _failure(description: str) -> dict[str, object]:
     return {"description": description, "content": {"application/json": {"schema": _FAILURE}}}
 
 
-def _call(tool: ToolSpec) -> Schema:
+def _call(tool: ToolSpec) -> _Schema:
     arguments = _without_references(tool.input_schema)
     required = ["tool", "arguments"] if arguments.get("required") else ["tool"]
     return {
@@ -157,8 +163,8 @@ def _call(tool: ToolSpec) -> Schema:
     }
 
 
-def _success(tools: Iterable[ToolSpec]) -> Schema:
-    outputs: list[Schema] = []
+def _success(tools: Iterable[ToolSpec]) -> _Schema:
+    outputs: list[_Schema] = []
 
     for tool in tools:
         output = _without_references(tool.output_schema)
@@ -179,8 +185,11 @@ def _success(tools: Iterable[ToolSpec]) -> Schema:
     }
 
 
-def _example_of(tool: ToolSpec) -> Schema:
-    call: Schema = {"tool": tool.name, "arguments": _sample(_without_references(tool.input_schema))}
+def _example_of(tool: ToolSpec) -> _Schema:
+    call: _Schema = {
+        "tool": tool.name,
+        "arguments": _sample(_without_references(tool.input_schema)),
+    }
 
     if not tool.is_repeatable:
         call["request_id"] = f"{tool.name}-1"
@@ -188,64 +197,74 @@ def _example_of(tool: ToolSpec) -> Schema:
     return {"summary": tool.description.partition("\n")[0], "value": call}
 
 
-def _without_references(schema: Mapping[str, object]) -> Schema:
+def _without_references(schema: Mapping[str, object]) -> _Schema:
     """Return `schema` with each `$ref` replaced by what it names.
 
     Inside an OpenAPI document a tool's own `#/$defs/…` would point elsewhere. A schema that
     refers to itself is cut there: OpenAPI says less than the catalog, and nothing wrong.
     """
-    definitions = schema.get("$defs")
-    named = definitions if isinstance(definitions, Mapping) else {}
-    plain = _resolved({key: value for key, value in schema.items() if key != "$defs"}, named, ())
-    assert isinstance(plain, dict)
-    return plain
+    named = _mapping(schema.get("$defs")) or {}
+    return _resolved_mapping(
+        {key: value for key, value in schema.items() if key != "$defs"}, named, ()
+    )
+
+
+def _mapping(value: object) -> Mapping[str, object] | None:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else None
+
+
+def _sequence(value: object) -> Sequence[object]:
+    return cast("Sequence[object]", value) if isinstance(value, list) else ()
 
 
 def _resolved(value: object, named: Mapping[str, object], inside: tuple[str, ...]) -> object:
+    mapping = _mapping(value)
+
+    if mapping is not None:
+        return _resolved_mapping(mapping, named, inside)
+
     if isinstance(value, list):
-        return [_resolved(item, named, inside) for item in value]
+        return [_resolved(item, named, inside) for item in _sequence(cast("object", value))]
 
-    if not isinstance(value, Mapping):
-        return value
+    return value
 
+
+def _resolved_mapping(
+    value: Mapping[str, object], named: Mapping[str, object], inside: tuple[str, ...]
+) -> _Schema:
     reference = value.get("$ref")
 
-    if isinstance(reference, str):
-        name = reference.removeprefix("#/$defs/")
+    if not isinstance(reference, str):
+        # A mapping of discriminator values points into the definitions as well.
+        return {
+            key: _resolved(item, named, inside)
+            for key, item in value.items()
+            if key != "discriminator"
+        }
 
-        if name in inside or name not in named:
-            return {}
+    name = reference.removeprefix("#/$defs/")
+    target = _mapping(named.get(name))
 
-        target = _resolved(named[name], named, (*inside, name))
-        assert isinstance(target, dict)
-        beside = {key: item for key, item in value.items() if key != "$ref"}
-        return {**target, **beside}
+    if name in inside or target is None:
+        return {}
 
-    # A mapping of discriminator values points into the definitions as well.
-    return {
-        key: _resolved(item, named, inside)
-        for key, item in value.items()
-        if key != "discriminator"
-    }
+    beside = {key: item for key, item in value.items() if key != "$ref"}
+    return {**_resolved_mapping(target, named, (*inside, name)), **beside}
 
 
 def _sample(schema: Mapping[str, object]) -> object:
     """Return a value that shows what `schema` asks for; required properties only."""
     for key in ("examples", "enum"):
-        values = schema.get(key)
-
-        if isinstance(values, list) and values:
-            return values[0]
+        for value in _sequence(schema.get(key)):
+            return value
 
     for key in ("example", "const", "default"):
         if key in schema:
             return schema[key]
 
     for key in ("anyOf", "oneOf", "allOf"):
-        choices = schema.get(key)
-
-        if isinstance(choices, list) and choices:
-            return _sample(choices[0])
+        for choice in _sequence(schema.get(key)):
+            return _sample(_mapping(choice) or {})
 
     return _sample_of_type(schema)
 
@@ -254,27 +273,16 @@ def _sample_of_type(schema: Mapping[str, object]) -> object:
     kind = schema.get("type")
 
     if kind == "object":
-        return _sample_object(schema)
+        properties = _mapping(schema.get("properties")) or {}
+        return {
+            name: _sample(_mapping(properties[name]) or {})
+            for name in _sequence(schema.get("required"))
+            if isinstance(name, str) and name in properties
+        }
 
     if kind == "array":
-        items = schema.get("items")
         wanted = schema.get("minItems", 0)
-        return [_sample(items)] if isinstance(items, Mapping) and wanted else []
+        return [_sample(_mapping(schema.get("items")) or {})] if wanted else []
 
-    if kind in ("integer", "number"):
-        return schema.get("minimum", schema.get("exclusiveMaximum", 2) and 1)
-
-    if kind == "boolean":
-        return True
-
-    return "string" if kind == "string" else None
-
-
-def _sample_object(schema: Mapping[str, object]) -> Schema:
-    properties = schema.get("properties")
-    required = schema.get("required")
-
-    if not isinstance(properties, Mapping) or not isinstance(required, list):
-        return {}
-
-    return {name: _sample(properties[name]) for name in required if name in properties}
+    samples: Mapping[object, object] = {"boolean": True, "string": "string"}
+    return schema.get("minimum", 1) if kind in ("integer", "number") else samples.get(kind)

@@ -1,6 +1,7 @@
 """Answers as bytes: results, errors and documents."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from starlette.types import Send
 
@@ -11,10 +12,10 @@ from fastapi_carmy.result import ExecutionResult
 
 __all__ = ("error_body", "send_body", "send_document", "send_error", "send_result")
 
-RawHeaders = list[tuple[bytes, bytes]]
+_RawHeaders = list[tuple[bytes, bytes]]
 
-_JSON = (b"content-type", b"application/json")
-_NO_STORE = (b"cache-control", b"no-store")
+_JSON: Final[tuple[bytes, bytes]] = (b"content-type", b"application/json")
+_NO_STORE: Final[tuple[bytes, bytes]] = (b"cache-control", b"no-store")
 _OURS = frozenset(
     (b"content-type", b"content-length", b"cache-control", b"carmy-replayed", b"retry-after")
 )
@@ -30,9 +31,7 @@ async def send_body(
 ) -> None:
     """Send a whole response."""
     length = (b"content-length", b"%d" % len(body))
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [*headers, length]}
-    )
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -48,7 +47,7 @@ async def send_result(
 
     Source: carmy/1, section 2.2.
     """
-    headers = [_JSON, _NO_STORE]
+    headers: _RawHeaders = [_JSON, _NO_STORE]
     status = 200
 
     if result.replayed:
@@ -74,7 +73,7 @@ async def send_document(
     send: Send, document: Document, *, if_none_match: str | None, vary: str | None
 ) -> None:
     """Send a document, or 304 when the client has it. Source: carmy/1, section 1.3."""
-    headers = [
+    headers: _RawHeaders = [
         _JSON,
         (b"etag", document.etag.encode()),
         (b"cache-control", b"private, max-age=60"),
@@ -92,7 +91,7 @@ async def send_document(
     await send_body(send, 200, document.body, headers)
 
 
-def _raw(headers: Mapping[str, str]) -> RawHeaders:
+def _raw(headers: Mapping[str, str]) -> _RawHeaders:
     return [
         (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
         for name, value in headers.items()

@@ -25,15 +25,17 @@ _logger = logging.getLogger(__name__)
 class Endpoint(Protocol):
     """What stands behind one of our routes."""
 
-    methods: Sequence[str]
-    """The methods that work here."""
+    @property
+    def methods(self) -> Sequence[str]:
+        """The methods that work here."""
+        ...
 
-    owner: object
-    """The router that the endpoint belongs to."""
+    @property
+    def owner(self) -> object:
+        """The router that the endpoint belongs to."""
+        ...
 
-    async def respond(
-        self, scope: Scope, receive: Receive, send: Send, guards: Guards
-    ) -> None:
+    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
         """Answer one request, whose method is one of `methods`.
 
         Args:
@@ -91,12 +93,13 @@ class AgentRoute(APIRoute):
 
             await send(message)
 
-        try:
-            if scope["method"] not in endpoint.methods:
-                raise method_not_allowed(", ".join(endpoint.methods))
+        if scope["method"] not in endpoint.methods:
+            await endpoint.refuse(send_once, method_not_allowed(", ".join(endpoint.methods)))
+            return
 
+        try:
             await endpoint.respond(scope, receive, send_once, guards_of(self, scope))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # The edge of a request: whatever was not answered yet is answered here.
             if has_started:
                 raise

@@ -67,7 +67,12 @@ class FrameStream:
         self._on_disconnect = on_disconnect
         self._watch = watch
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,  # noqa: ARG002 - the signature of an ASGI application
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """Send the frames; return after the last one, or once the client is gone."""
         watcher = start_task(self._wait_for_disconnect(receive)) if self._watch else None
 

@@ -5,29 +5,29 @@ Nothing outside this package knows how dependencies are read, solved or closed.
 
 from fastapi_carmy.injection.current import CurrentCaller, CurrentContext
 from fastapi_carmy.injection.host_errors import to_agent_error
-from fastapi_carmy.injection.opened import HostOpened, Opened
+from fastapi_carmy.injection.opened import Guards, HostOpened, HttpOpened, guards_of
 from fastapi_carmy.injection.registration import (
-    caller_plan,
     check_route,
-    for_overrides,
     make_tool,
     needs_request,
     with_guards,
+    with_overrides,
 )
-from fastapi_carmy.injection.solver import dependant_of, overrides_in
+from fastapi_carmy.injection.solver import dependant_of, stub
 
 __all__ = (
     "CurrentCaller",
     "CurrentContext",
+    "Guards",
     "HostOpened",
-    "Opened",
-    "caller_plan",
+    "HttpOpened",
     "check_route",
     "dependant_of",
-    "for_overrides",
+    "guards_of",
     "make_tool",
     "needs_request",
-    "overrides_in",
+    "stub",
     "to_agent_error",
     "with_guards",
+    "with_overrides",
 )

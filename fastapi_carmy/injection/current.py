@@ -17,7 +17,7 @@ from fastapi_carmy.errors import ConfigurationError
 from fastapi_carmy.injection.solver import DependencyCall, solve_one
 from fastapi_carmy.signature import Role
 
-__all__ = ("SCOPE_KEY", "CurrentCaller", "CurrentContext", "as_caller")
+__all__ = ("SCOPE_KEY", "Current", "CurrentCaller", "CurrentContext", "as_caller", "caller_of")
 
 SCOPE_KEY = "fastapi_carmy"
 """Where an execution's scope holds its `Current`."""
@@ -65,7 +65,7 @@ class _Caller:
         if current is not None:
             return await current.resolve_caller()
 
-        call = _caller_of_endpoint(connection.scope)
+        call = caller_of(connection.scope)
         return Caller() if call is None else as_caller(await solve_one(connection, call))
 
 
@@ -97,7 +97,8 @@ def as_caller(value: object) -> Caller:
     return value
 
 
-def _caller_of_endpoint(scope: Scope) -> DependencyCall | None:
+def caller_of(scope: Scope) -> DependencyCall | None:
+    """Return the `caller` dependency that counts for a request, if there is one."""
     router = getattr(scope.get("app"), "router", None)
     route = scope.get("route")
     callers: list[DependencyCall] = []

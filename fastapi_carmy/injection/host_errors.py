@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from typing import cast
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -10,7 +11,7 @@ from fastapi_carmy.errors import AgentError, ErrorCategory, HostError
 from fastapi_carmy.runtime_errors import invalid_request
 from fastapi_carmy.schemas import describe_error
 
-__all__ = ("invalid_parameters", "to_agent_error")
+__all__ = ("to_agent_error",)
 
 _MAX_ERRORS = 50
 
@@ -32,12 +33,12 @@ def to_agent_error(error: Exception) -> AgentError | None:
         return _from_http(error)
 
     if isinstance(error, RequestValidationError):
-        return invalid_parameters(error.errors())
+        return _invalid_parameters(error.errors())
 
     return None
 
 
-def invalid_parameters(errors: Iterable[Mapping[str, object]]) -> AgentError:
+def _invalid_parameters(errors: Iterable[Mapping[str, object]]) -> AgentError:
     """Refuse a request whose headers, cookies, path or query FastAPI could not read.
 
     Args:
@@ -46,10 +47,8 @@ def invalid_parameters(errors: Iterable[Mapping[str, object]]) -> AgentError:
     described: list[dict[str, str]] = []
 
     for error in list(errors)[:_MAX_ERRORS]:
-        location = error.get("loc", ())
-        described.append(
-            describe_error(error, location=location if isinstance(location, Iterable) else ())
-        )
+        location = cast("Iterable[object]", error.get("loc", ()))
+        described.append(describe_error(error, location=location))
 
     place = described[0]["path"] if described else "a parameter"
     return invalid_request(f"{place} is not valid", errors=described)
@@ -70,16 +69,17 @@ def _from_http(error: HTTPException) -> HostError:
         )
 
     code, category = _CODES.get(status, ("HTTP_ERROR", ErrorCategory.VALIDATION))
-    is_text = isinstance(error.detail, str)
+    # Typed as text, and often something else: FastAPI takes any JSON.
+    detail = cast("object", error.detail)
     return HostError(
         code,
-        error.detail if is_text else _phrase(status),
+        detail if isinstance(detail, str) else _phrase(status),
         category,
         host_status=status,
         host_headers=headers,
         retryable=category is ErrorCategory.CAPACITY,
         retry_after=_retry_after(headers) if category is ErrorCategory.CAPACITY else None,
-        details=None if is_text else error.detail,
+        details=None if isinstance(detail, str) else detail,
     )
 
 

@@ -1,9 +1,11 @@
 """One execution's dependencies: solved on its own copy of the scope, closed together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
+from fastapi.routing import APIRoute
 from starlette.background import BackgroundTasks
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,21 +14,49 @@ from starlette.types import Receive, Scope
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.context import AgentContext
 from fastapi_carmy.errors import ConfigurationError
-from fastapi_carmy.injection.current import SCOPE_KEY, as_caller
+from fastapi_carmy.injection.current import SCOPE_KEY, as_caller, caller_of
 from fastapi_carmy.injection.plan import Plan
 from fastapi_carmy.injection.solver import (
     Dependant,
     Overrides,
     Stack,
+    dependant_of,
     overrides_in,
     solve,
+    solve_one,
     stack_keys,
 )
+from fastapi_carmy.result import ExecutionResult
 from fastapi_carmy.tool import Tool
 
-__all__ = ("HostOpened", "Opened")
+__all__ = ("Guards", "HostOpened", "HttpOpened", "guards_of")
 
-class Opened:
+_CALLER = "caller"
+"""The parameter of our routes that takes what the `caller` dependency returns."""
+
+
+@dataclass(slots=True)
+class Guards:
+    """What one of our routes depends on, as it is included in the application."""
+
+    dependant: Dependant
+    scopes_cache: dict[int, Any] = field(default_factory=dict[int, Any])
+
+
+def guards_of(route: APIRoute, scope: Scope) -> Guards:
+    """Return what the request that `route` answers depends on: its own and its includes'."""
+    dependant = dependant_of(route, scope)
+    # One for each place the router is included in; no id is used again while it is kept.
+    known: dict[int, Guards] = vars(route).setdefault("carmy_guards", {})
+    guards = known.get(id(dependant))
+
+    if guards is None:
+        guards = known[id(dependant)] = Guards(dependant)
+
+    return guards
+
+
+class _Opened:
     """A call's dependencies: opened step by step, closed together. See `execution.Opened`.
 
     Open and close it in one task. The scope it is given is never changed.
@@ -35,9 +65,7 @@ class Opened:
     __slots__ = (
         "_cache",
         "_caller",
-        "_caller_plan",
         "_guard_values",
-        "_is_asking_caller",
         "_receive",
         "_request",
         "_scope",
@@ -48,34 +76,15 @@ class Opened:
         "response",
     )
 
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive | None = None,
-        *,
-        caller: Caller | None = None,
-        caller_plan: Plan | None = None,
-        overrides: Overrides | None = None,
-    ) -> None:
-        """Prepare; nothing is opened yet.
-
-        Args:
-            scope: The request's.
-            receive: For dependencies that read from the request.
-            caller: Who calls, where that is known.
-            caller_plan: How to ask who calls, as from `caller_plan`.
-            overrides: As from `overrides_in`.
-        """
+    def __init__(self, scope: Scope, receive: Receive | None, caller: Caller | None) -> None:
         self._scope = scope
         self._receive = receive
-        self._caller = caller
-        self._caller_plan = caller_plan
+        self._caller: Caller | None = caller
         self._request: Request | None = None
         self._cache: dict[Any, Any] = {}
         self._guard_values: dict[str, Any] | None = None
-        self._is_asking_caller = False
         self._stacks: list[AsyncExitStack] = []
-        self.overrides: Overrides = overrides or {}
+        self.overrides: Overrides = overrides_in(scope)
         """The application's `dependency_overrides`, as they are for this call."""
         self.background: BackgroundTasks | None = None
         """Tasks that dependencies or the tool asked for."""
@@ -89,35 +98,9 @@ class Opened:
         """Whether there is anything to close."""
         return bool(self._stacks)
 
-    async def router_guards(self, dependant: Dependant) -> None:
-        """Run what the route itself depends on: the router's, its includes', the application's.
-
-        Args:
-            dependant: As from `dependant_of`.
-
-        Raises:
-            Exception: Whatever a guard refuses with.
-        """
-        if not dependant.dependencies:
-            return
-
-        await self._solve(self._open(), dependant, overrides=self.overrides)
-
-        if self.overrides:
-            self._share_overridden()
-
     async def resolve_caller(self) -> Caller:
-        """Return who calls; the host is asked once, when somebody first wants to know.
-
-        Raises:
-            ConfigurationError: If the `caller` dependency asks for itself, or returns
-                something else than a caller.
-            Exception: Whatever it refuses with.
-        """
-        if self._caller is None:
-            self._caller = Caller() if self._caller_plan is None else await self._ask_caller()
-
-        return self._caller
+        """Return who calls, for `CurrentCaller`."""
+        return self._caller or Caller()
 
     async def guards(self, tool: Tool, context: AgentContext) -> None:
         """Run the tool's own guards. See `execution.Opened.guards`."""
@@ -180,9 +163,7 @@ class Opened:
         if request is None:
             # A copy: parallel executions would meet on each other's stacks.
             scope = {**self._scope, SCOPE_KEY: self, **self._new_stacks()}
-            request = (
-                Request(scope) if self._receive is None else Request(scope, self._receive)
-            )
+            request = Request(scope) if self._receive is None else Request(scope, self._receive)
             self._request = request
         elif anew:
             request.scope.update(self._new_stacks())
@@ -217,37 +198,6 @@ class Opened:
         self.response = solved.response
         return solved.values
 
-    async def _ask_caller(self) -> Caller:
-        if self._is_asking_caller:
-            raise ConfigurationError("The caller dependency can't depend on `CurrentCaller`.")
-
-        self._is_asking_caller = True
-
-        try:
-            assert self._caller_plan is not None
-            solvable, _ = self._caller_plan.solvables(self._path_names())
-            assert solvable is not None
-            values = await self._solve(
-                self._open(),
-                solvable.dependant,
-                scopes_cache=solvable.scopes_cache,
-                overrides=self.overrides,
-            )
-        finally:
-            self._is_asking_caller = False
-
-        (value,) = values.values()
-        return as_caller(value)
-
-    def _share_overridden(self) -> None:
-        """Keep what FastAPI ran for an overridden guard for whoever asks for the override."""
-        for (call, scopes, _), value in list(self._cache.items()):
-            replacement = self.overrides.get(call)
-
-            if replacement is not None:
-                for scope in ("", "request", "function"):
-                    self._cache.setdefault((replacement, scopes, scope), value)
-
     async def _security_values(self, plan: Plan) -> dict[str, Any]:
         if self._guard_values is None:
             solvable = plan.securities(self._path_names())
@@ -258,14 +208,94 @@ class Opened:
         return self._guard_values
 
 
-class HostOpened(Opened):
-    """The dependencies of a call that the host makes itself, and vouches for.
+class HttpOpened(_Opened):
+    """The dependencies of a call over HTTP."""
 
-    Attributes:
-        has_request: Whether it runs on a real request.
-    """
+    __slots__ = ("_is_asking_caller", "_router_guards")
 
-    __slots__ = ("has_request",)
+    def __init__(self, scope: Scope, receive: Receive, guards: Guards) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            scope: The request's.
+            receive: For dependencies that read from the request.
+            guards: As from `guards_of`.
+        """
+        super().__init__(scope, receive, None)
+        self._router_guards = guards
+        self._is_asking_caller = False
+
+    @property
+    def headers(self) -> Iterable[tuple[bytes, bytes]]:
+        """What dependencies set on their `Response`."""
+        return () if self.response is None else self.response.raw_headers
+
+    async def router_guards(self) -> Caller | None:
+        """Run what the route itself depends on: the router's, its includes', the application's.
+
+        Returns:
+            What the `caller` dependency says; `None` where the route does not ask.
+
+        Raises:
+            ConfigurationError: If that is something else than a caller.
+            Exception: Whatever a guard refuses with.
+        """
+        guards = self._router_guards
+
+        if not guards.dependant.dependencies:
+            return None
+
+        values = await self._solve(
+            self._open(),
+            guards.dependant,
+            scopes_cache=guards.scopes_cache,
+            overrides=self.overrides,
+        )
+
+        if self.overrides:
+            self._share_overridden()
+
+        if _CALLER in values:
+            self._caller = as_caller(values[_CALLER])
+
+        return self._caller
+
+    async def resolve_caller(self) -> Caller:
+        """Return who calls; for a guard that asks before it is known, ask the host now.
+
+        Raises:
+            ConfigurationError: If the `caller` dependency asks for itself, or returns
+                something else than a caller.
+        """
+        if self._caller is None:
+            if self._is_asking_caller:
+                raise ConfigurationError("The caller dependency can't depend on `CurrentCaller`.")
+
+            self._is_asking_caller = True
+
+            try:
+                call = caller_of(self._scope)
+                value = call and await solve_one(self._open(), call, cache=self._cache)
+                self._caller = as_caller(value)
+            finally:
+                self._is_asking_caller = False
+
+        return self._caller
+
+    def _share_overridden(self) -> None:
+        """Keep what FastAPI ran for an overridden guard for whoever asks for the override."""
+        for (call, scopes, _), value in list(self._cache.items()):
+            replacement = self.overrides.get(call)
+
+            if replacement is not None:
+                for scope in ("", "request", "function"):
+                    self._cache.setdefault((replacement, scopes, scope), value)
+
+
+class HostOpened(_Opened):
+    """The dependencies of a call that the host makes itself, and vouches for."""
+
+    __slots__ = ("lacks_request",)
 
     def __init__(self, app: object, request: Request | None, caller: Caller) -> None:
         """Prepare; nothing is opened yet.
@@ -277,11 +307,18 @@ class HostOpened(Opened):
         """
         scope = _empty_scope(app) if request is None else request.scope
         receive = None if request is None else request.receive
-        super().__init__(scope, receive, caller=caller, overrides=overrides_in(scope))
-        self.has_request = request is not None
+        super().__init__(scope, receive, caller)
+        self.lacks_request = request is None
+        """Whether a tool that takes something from a request can't run: see `needs_request`."""
 
-    async def guards(self, tool: Tool, context: AgentContext) -> None:
+    async def guards(self, tool: Tool, context: AgentContext) -> None:  # noqa: ARG002
         """Pass: the host vouches for the caller."""
+        self.context = context
+
+    async def run_background(self, result: ExecutionResult) -> None:
+        """Run the background tasks of a call that succeeded just now."""
+        if self.background is not None and result.error is None and not result.replayed:
+            await self.background()
 
 
 def _empty_scope(app: object) -> Scope:

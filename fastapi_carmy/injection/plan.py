@@ -14,6 +14,7 @@ from fastapi import params
 
 from fastapi_carmy.docstrings import read_docstring
 from fastapi_carmy.errors import ToolError
+from fastapi_carmy.injection.nodes import Node, read_node
 from fastapi_carmy.injection.solver import (
     Dependant,
     DependencyCall,
@@ -24,47 +25,12 @@ from fastapi_carmy.injection.solver import (
     stub,
 )
 from fastapi_carmy.schemas import Argument
-from fastapi_carmy.signature import (
-    ReadParameter,
-    Role,
-    kind_of,
-    name_of,
-    read_parameters,
-    refuse_bare,
-)
-from fastapi_carmy.tool import ToolKind
+from fastapi_carmy.signature import ReadParameter, name_of
 
-__all__ = ("Node", "Plan", "Solvable", "read_node")
+__all__ = ("Plan", "Solvable")
 
 _MAX_PATHS = 16
 """A router is included in few places; a plan remembers this many of them."""
-
-_GENERATORS = (ToolKind.ASYNC_GENERATOR, ToolKind.THREAD_GENERATOR)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """One dependency, as somebody asks for it, with those it asks for itself."""
-
-    call: DependencyCall
-    depends: params.Depends
-    name: str
-    """The parameter that takes its value."""
-    is_guard: bool
-    parameters: tuple[Parameter, ...]
-    """What FastAPI fills by itself."""
-    scalars: tuple[ReadParameter, ...]
-    """What comes from path and query for a guard, and from the arguments otherwise."""
-    children: tuple["Node", ...]
-    is_own: bool
-    """Whether it is one of the package's aliases, which need no real request."""
-
-    def walk(self) -> Iterator["Node"]:
-        """Yield this node and all below it."""
-        yield self
-
-        for child in self.children:
-            yield from child.walk()
 
 
 @dataclass(slots=True)
@@ -73,88 +39,6 @@ class Solvable:
 
     dependant: Dependant
     scopes_cache: dict[int, Any] = field(default_factory=dict[int, Any])
-
-
-def read_node(
-    tool: str,
-    name: str,
-    depends: params.Depends,
-    *,
-    is_guard: bool,
-    names: Mapping[str, Any] | None = None,
-    overrides: Overrides | None = None,
-) -> Node:
-    """Read a dependency and all that it depends on.
-
-    Args:
-        tool: The tool's name, for errors.
-        name: The parameter that asks for it.
-        depends: How it asks.
-        is_guard: Whether it runs with the guards.
-        names: Local names that annotations may use.
-        overrides: Callable → replacement.
-
-    Raises:
-        ToolError: If it asks for something that it can't get.
-    """
-    asked = depends.dependency
-    call = (overrides or {}).get(asked, asked) if asked is not None else None
-
-    if call is None:
-        raise ToolError(tool, "`Depends()` names no callable", parameter=name)
-
-    is_guard = is_guard or isinstance(depends, params.Security)
-    plain: list[Parameter] = []
-    scalars: list[ReadParameter] = []
-    children: list[Node] = []
-
-    for read in read_parameters(tool, call, names=names):
-        refuse_bare(tool, read)
-
-        if read.depends is not None:
-            children.append(
-                read_node(
-                    tool,
-                    read.name,
-                    read.depends,
-                    is_guard=is_guard,
-                    names=names,
-                    overrides=overrides,
-                )
-            )
-        elif read.role is Role.ARGUMENT:
-            scalars.append(read)
-        elif read.role is Role.WHOLE:
-            raise ToolError(tool, "a dependency can't take `Arguments`", parameter=read.name)
-        else:
-            plain.append(read.parameter)
-
-    node = Node(
-        call=call,
-        depends=depends,
-        name=name,
-        is_guard=is_guard,
-        parameters=tuple(plain),
-        scalars=tuple(scalars),
-        children=tuple(children),
-        is_own=hasattr(call, "carmy_role"),
-    )
-    _check_scopes(tool, node)
-    return node
-
-
-def _check_scopes(tool: str, node: Node) -> None:
-    """Refuse what would outlive a dependency that it uses."""
-    outlives = kind_of(node.call) in _GENERATORS and node.depends.scope != "function"
-
-    for child in node.children:
-        if outlives and child.depends.scope == "function":
-            raise ToolError(
-                tool,
-                f"{name_of(node.call)!r} lives for the whole request, and can't depend on"
-                " something that lives for the function only",
-                parameter=child.name,
-            )
 
 
 class Plan:
@@ -225,9 +109,7 @@ class Plan:
     def argument_takers(self) -> list[DependencyCall]:
         """Dependencies that take scalars from the arguments."""
         return [
-            node.call
-            for node in self._nodes(guards=False)
-            if node.scalars and not node.is_guard
+            node.call for node in self._nodes(guards=False) if node.scalars and not node.is_guard
         ]
 
     @property
@@ -321,9 +203,7 @@ class Plan:
                 self._dependant(node, path, hoisted) for node in self._ordinary
             ]
 
-        roots = [
-            self._dependant(node, path, []) for node in (*self._guards, *self._securities)
-        ]
+        roots = [self._dependant(node, path, []) for node in (*self._guards, *self._securities)]
 
         if not roots and not hoisted:
             return None, _solvable(ordinary)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fastapi import Depends, params
+from fastapi import params
 
 from fastapi_carmy.docstrings import Documentation, read_docstring
 from fastapi_carmy.errors import ConfigurationError, ToolError
 from fastapi_carmy.injection.plan import Plan
-from fastapi_carmy.injection.solver import Dependant, DependencyCall, Overrides
+from fastapi_carmy.injection.solver import Dependant, Overrides
 from fastapi_carmy.schemas import Argument, build_input, build_output, schema_error
 from fastapi_carmy.signature import (
     ReadParameter,
@@ -35,17 +35,17 @@ from fastapi_carmy.tool import (
 )
 
 __all__ = (
-    "caller_plan",
     "check_route",
-    "for_overrides",
     "make_tool",
     "needs_request",
     "with_guards",
+    "with_overrides",
 )
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MAX_OVERRIDDEN = 8
 """Tests make a new replacement each time; only the last ones are kept."""
+
 
 class _ToolPlan(Plan):
     """A plan that knows how to be made again, with other guards or overrides."""
@@ -168,7 +168,7 @@ def with_guards(tool: Tool, dependencies: Sequence[params.Depends]) -> Tool:
     return replace(tool, plan=added, has_guards=added.has_guards)
 
 
-def for_overrides(tool: Tool, overrides: Overrides) -> Tool:
+def with_overrides(tool: Tool, overrides: Overrides) -> Tool:
     """Return `tool` as it is where the application overrides some dependencies.
 
     An override's own parameters come from the arguments as well, so such a tool
@@ -209,18 +209,6 @@ def _overridden(tool: Tool, plan: _ToolPlan, overrides: Overrides) -> Tool:
 def needs_request(tool: Tool) -> bool:
     """Tell whether `tool` takes something from the HTTP request, so that it needs one."""
     return _plan_of(tool).needs_request
-
-
-def caller_plan(caller: DependencyCall) -> Plan:
-    """Return how to ask the host who calls.
-
-    Raises:
-        ConfigurationError: If the dependency asks for something that it can't get.
-    """
-    try:
-        return Plan("caller", (), [Depends(caller)])
-    except ToolError as error:
-        raise ConfigurationError(f"The caller dependency: {error.problem}") from error
 
 
 def check_route(dependant: Dependant, tools: Iterable[Tool] = ()) -> None:
@@ -274,7 +262,7 @@ def _check(name: str, call: Callable[..., Any]) -> None:
             name, "a name is 1 to 128 of ASCII letters, digits, `_`, `-` and `.`; pass `name=`"
         )
 
-    if not callable(call) or inspect.isclass(call):
+    if inspect.isclass(call):
         raise ToolError(name, "a tool is a function or a callable instance, not a class")
 
 

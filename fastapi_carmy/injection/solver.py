@@ -14,14 +14,13 @@ from typing import Annotated, Any
 from fastapi import Depends, params
 from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import SolvedDependency, get_dependant, solve_dependencies
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.utils import create_model_field
 from starlette.background import BackgroundTasks
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Scope
-
-from fastapi_carmy.injection.host_errors import invalid_parameters
 
 __all__ = (
     "Dependant",
@@ -197,7 +196,7 @@ async def solve(
         scopes_cache: Kept with `dependant`; saves looking for security scopes again.
 
     Raises:
-        AgentError: `INVALID_REQUEST`, if a header, cookie, path or query parameter is wrong.
+        RequestValidationError: If a header, cookie, path or query parameter is wrong.
         Exception: Whatever a dependency raises.
     """
     options: dict[str, Any] = {}
@@ -222,18 +221,29 @@ async def solve(
     )
 
     if solved.errors:
-        raise invalid_parameters(solved.errors)
+        raise RequestValidationError(solved.errors)
 
     return solved
 
 
-async def solve_one(connection: HTTPConnection, call: DependencyCall) -> object:
-    """Call one dependency on a request that FastAPI is handling."""
+async def solve_one(
+    connection: HTTPConnection, call: DependencyCall, *, cache: dict[Any, Any] | None = None
+) -> object:
+    """Call one dependency on a request whose scope holds stacks.
+
+    Args:
+        connection: The request.
+        call: The dependency.
+        cache: As for `solve`.
+    """
     parameter = Parameter("value", Parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(call)])
     dependant = get_dependant(
         path=path_with(list(connection.path_params)), call=stub("endpoint", [parameter])
     )
     solved = await solve(
-        connection, dependant, cache={}, overrides=overrides_in(connection.scope)
+        connection,
+        dependant,
+        cache={} if cache is None else cache,
+        overrides=overrides_in(connection.scope),
     )
     return solved.values["value"]

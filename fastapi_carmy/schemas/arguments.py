@@ -8,7 +8,7 @@ warn about `json`, and drop `_x`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, Required
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, SchemaError, from_json, to_json
-from typing_extensions import NotRequired, Required, TypedDict
+from typing_extensions import TypedDict
 
 from fastapi_carmy.errors import ToolError
 from fastapi_carmy.schemas.json_schema import schema_of
@@ -90,7 +90,8 @@ class Argument:
         if self.key != self.name and not (field.validation_alias or field.alias):
             parts.append(Field(alias=self.name))
 
-        annotated = Annotated[tuple([*parts, *extra])] if len(parts) + len(extra) > 1 else parts[0]
+        parts.extend(extra)
+        annotated: Any = parts[0] if len(parts) == 1 else Annotated[tuple(parts)]
         return Required[annotated] if field.is_required() else NotRequired[annotated]
 
     @property
@@ -120,7 +121,7 @@ def build_input(
 
         shape = _object(f"{tool}_arguments", arguments)
         schema = schema_of(TypeAdapter(shape), "validation")
-        return _envelope(tool, shape).validator, _as_object(schema)
+        return _envelope(tool, shape), _as_object(schema)
     except ToolError:
         raise
     except _SCHEMA_FAILURES as error:
@@ -129,20 +130,26 @@ def build_input(
 
 def _object(name: str, arguments: Sequence[Argument], *extra: object) -> Any:
     fields = {argument.key: argument.typed(*extra) for argument in arguments}
-    # The functional form can't be checked: its fields are known only now.
-    make: Callable[..., Any] = TypedDict
-    return with_config(_CONFIG)(make(name, fields))
+    return _closed(name, fields)
 
 
-def _envelope(tool: str, arguments: Any) -> TypeAdapter[Any]:
+def _envelope(tool: str, arguments: Any) -> Input:
     fields = {
         "tool": Required[Literal[tool]],
         # Left out means empty: what is missing is then told by its own name.
         "arguments": NotRequired[Annotated[arguments, Field(default={}, validate_default=True)]],
         "request_id": NotRequired[Any],
     }
-    make: Callable[..., Any] = TypedDict
-    return TypeAdapter(with_config(_CONFIG)(make(f"{tool}_call", fields)))
+    validator: Any = TypeAdapter(_closed(f"{tool}_call", fields)).validator
+    checked: Input = validator
+    return checked
+
+
+def _closed(name: str, fields: dict[str, Any]) -> Any:
+    """Return a `TypedDict` that takes no other keys."""
+    # Its fields are known only now, which no checker can follow.
+    make: Any = TypedDict
+    return with_config(_CONFIG)(make(name, fields))
 
 
 def _as_object(schema: dict[str, object]) -> dict[str, object]:
@@ -170,9 +177,10 @@ def _build_whole(tool: str, whole: Argument) -> tuple[Input, dict[str, object]]:
         )
 
     key = whole.key
-    shape = Annotated[whole.annotation, AfterValidator(lambda value: {key: value})]
+    annotation: Any = whole.annotation
+    shape: Any = Annotated[annotation, AfterValidator(lambda value: {key: value})]
     schema = _as_object(schema_of(TypeAdapter(model), "validation"))
-    validator = _envelope(tool, shape).validator
+    validator = _envelope(tool, shape)
 
     if model.model_config.get("extra") in ("allow", "forbid"):
         schema.setdefault("additionalProperties", True)
@@ -304,4 +312,3 @@ def schema_error(tool: str, error: Exception, *, parameter: str | None) -> ToolE
         " validate, or let a dependency provide the value",
         parameter=parameter,
     )
-

@@ -1,6 +1,5 @@
 """JSON Schema 2020-12 of one tool's input or output, complete in itself."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
@@ -13,7 +12,8 @@ __all__ = ("schema_of",)
 class _Generator(GenerateJsonSchema):
     """Without the titles that only repeat a field's name, and strict about defaults."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        # The base class decides the signature.
         return False
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
@@ -35,13 +35,10 @@ def schema_of(adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> dict[str, obje
     return _with_own_root(from_json(to_json(schema, inf_nan_mode="constants"), allow_inf_nan=False))
 
 
-def _with_own_root(schema: dict[str, object]) -> dict[str, object]:
-    reference = schema.get("$ref")
-    definitions = schema.get("$defs")
-
-    if not isinstance(reference, str) or not isinstance(definitions, Mapping):
+def _with_own_root(schema: dict[str, Any]) -> dict[str, object]:
+    if "$ref" not in schema:
         return schema
 
-    root = definitions[reference.rpartition("/")[2]]
+    root = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     siblings = {key: value for key, value in schema.items() if key != "$ref"}
     return {**root, **siblings}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
@@ -93,10 +93,12 @@ def _hides_not_a_number(written: object, given: object) -> bool:
         return isinstance(given, float) and not math.isfinite(given)
 
     if isinstance(written, dict) and isinstance(given, Mapping):
-        return _any_hidden(written.values(), given.values())
+        texts = cast("dict[str, object]", written)
+        values = cast("Mapping[object, object]", given)
+        return _any_hidden(texts.values(), values.values())
 
     if isinstance(written, list) and isinstance(given, Iterable):
-        return _any_hidden(written, given)
+        return _any_hidden(cast("list[object]", written), cast("Iterable[object]", given))
 
     return False
 
@@ -108,6 +110,10 @@ def _any_hidden(written: Iterable[object], given: Iterable[object]) -> bool:
 
 
 _CLOSED_TYPES = frozenset({"string", "integer", "boolean", "null"})
+_REFERRING = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
+_MAPS = ("$defs", "properties", "patternProperties")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLES = ("items", "additionalProperties")
 
 
 def _may_hold_numbers(schema: object) -> bool:
@@ -115,19 +121,19 @@ def _may_hold_numbers(schema: object) -> bool:
     if not isinstance(schema, dict):
         return schema is not False
 
-    inner = [
-        *_values(schema.get("$defs")),
-        *_values(schema.get("properties")),
-        *_items(schema.get("anyOf")),
-        *_items(schema.get("oneOf")),
-        *_items(schema.get("allOf")),
-        *_items(schema.get("prefixItems")),
-        *(schema[key] for key in ("items", "additionalProperties") if key in schema),
-    ]
-    return _is_open(schema) or any(map(_may_hold_numbers, inner))
+    keywords = cast("dict[str, Any]", schema)
+    inner: list[object] = [keywords[key] for key in _SINGLES if key in keywords]
+
+    for key in _LISTS:
+        inner.extend(keywords.get(key, ()))
+
+    for key in _MAPS:
+        inner.extend(keywords.get(key, {}).values())
+
+    return _is_open(keywords) or any(map(_may_hold_numbers, inner))
 
 
-def _is_open(schema: dict[str, object]) -> bool:
+def _is_open(schema: dict[str, Any]) -> bool:
     """Tell whether the schema itself, without those inside it, admits a float."""
     kind = schema.get("type")
 
@@ -138,15 +144,6 @@ def _is_open(schema: dict[str, object]) -> bool:
         return "items" not in schema and "prefixItems" not in schema
 
     if kind is None:
-        closed = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
-        return not any(key in schema for key in closed)
+        return _REFERRING.isdisjoint(schema)
 
     return kind not in _CLOSED_TYPES
-
-
-def _values(schemas: object) -> Iterable[object]:
-    return schemas.values() if isinstance(schemas, dict) else ()
-
-
-def _items(schemas: object) -> Iterable[object]:
-    return schemas if isinstance(schemas, list) else ()

@@ -5,7 +5,7 @@ Source: carmy/1, section 4.1, step 5.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -103,9 +103,10 @@ def _tag_message(context: object) -> str:
     if not isinstance(context, Mapping):
         return "Input has an unknown tag"
 
+    known = cast("Mapping[str, object]", context)
     return (
-        f"The tag found using {context.get('discriminator')} is none of"
-        f" the expected tags: {context.get('expected_tags')}"
+        f"The tag found using {known.get('discriminator')} is none of"
+        f" the expected tags: {known.get('expected_tags')}"
     )
 
 

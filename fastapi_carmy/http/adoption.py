@@ -29,7 +29,7 @@ class OrdinaryRoutes(APIRouter):
         )
 
     @property
-    def routes(self) -> list[BaseRoute]:  # type: ignore[override]
+    def routes(self) -> list[BaseRoute]:
         """The child's routes, as they are now."""
         return [route for route in self._child.routes if not isinstance(route, AgentRoute)]
 

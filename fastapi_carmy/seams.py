@@ -1,0 +1,72 @@
+"""What an execution is made with: its dependencies, and what all executions share."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from anyio import CapacityLimiter
+
+from fastapi_carmy.audit import AuditSink
+from fastapi_carmy.context import AgentContext
+from fastapi_carmy.errors import AgentError
+from fastapi_carmy.policies import Policies
+from fastapi_carmy.stores.base import IdempotencyStore
+from fastapi_carmy.tool import OnDisconnect, Tool
+from fastapi_carmy.turns import Turns
+
+__all__ = ("Opened", "Settings")
+
+
+class Opened(Protocol):
+    """A call's dependencies: opened step by step, closed together."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        ...
+
+    async def guards(self, tool: Tool, context: AgentContext) -> None:
+        """Run the tool's own guards.
+
+        Raises:
+            Exception: Whatever a guard refuses with.
+        """
+        ...
+
+    async def dependencies(
+        self, tool: Tool, context: AgentContext, arguments: dict[str, object]
+    ) -> Mapping[str, object]:
+        """Open the tool's remaining dependencies.
+
+        Returns:
+            Parameter name → value, for every parameter that is injected.
+        """
+        ...
+
+    async def aclose(self, error: BaseException | None) -> None:
+        """Close the tool's dependencies, then the guards', each seeing `error`.
+
+        Raises:
+            Exception: What a teardown raises; `error` itself is not raised again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all executions of one router share."""
+
+    store: IdempotencyStore
+    policies: Policies
+    turns: Turns
+    limiter: CapacityLimiter
+    """Threads for sync tools."""
+    translate: Callable[[Exception], AgentError | None]
+    """Turns the host's own exceptions into data; `None` for unexpected ones."""
+    nearest: Callable[[str], str | None]
+    """Unknown tool name → the one most likely meant."""
+    timeout_seconds: float
+    on_disconnect: OnDisconnect
+    finish_seconds: float = 5.0
+    """Limit for closing dependencies and recording, once the tool has returned."""
+    audit: tuple[AuditSink, ...] = ()

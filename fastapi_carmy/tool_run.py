@@ -1,0 +1,211 @@
+"""Running one tool: its turn, its dependencies, its function. Source: carmy/1, 4.1, 8 and 9."""
+
+import logging
+import time
+from collections.abc import Callable
+from enum import IntEnum
+
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.cancellation import Cancellation, Interrupted
+from fastapi_carmy.context import AgentContext
+from fastapi_carmy.envelope import Call
+from fastapi_carmy.events import Event, ToolStarted
+from fastapi_carmy.invocation import ThreadCall, call_async, call_async_generator, in_thread
+from fastapi_carmy.result import NextAction
+from fastapi_carmy.seams import Opened, Settings
+from fastapi_carmy.tool import Tool, ToolKind
+
+__all__ = ("Phase", "ToolRun")
+
+_logger = logging.getLogger(__name__)
+
+
+class Phase(IntEnum):
+    """How far an execution has come; decides what its end means."""
+
+    WAITING = 0
+    OPENING = 1
+    RUNNING = 2
+    """The tool's own code has begun."""
+    RETURNED = 3
+    """The point of no return: neither a hang-up nor the deadline counts any more."""
+
+
+class ToolRun:
+    """One run of one tool, inside one execution.
+
+    Attributes:
+        phase: How far it has come.
+        started: When the tool was about to run, by `time.monotonic`; `None` before that.
+    """
+
+    __slots__ = (
+        "_call",
+        "_caller",
+        "_cancellation",
+        "_context",
+        "_execution_id",
+        "_opened",
+        "_report",
+        "_settings",
+        "_thread",
+        "_turn",
+        "phase",
+        "started",
+    )
+
+    def __init__(
+        self,
+        execution_id: str,
+        settings: Settings,
+        call: Call,
+        *,
+        caller: Caller,
+        opened: Opened,
+        cancellation: Cancellation,
+        report: Callable[[Event], None] | None,
+    ) -> None:
+        """Prepare; nothing runs yet. For the arguments see `Execution`."""
+        self._execution_id = execution_id
+        self._settings = settings
+        self._call = call
+        self._caller = caller
+        self._opened = opened
+        self._cancellation = cancellation
+        self._report = report
+        self._context: AgentContext | None = None
+        self._thread: ThreadCall | None = None
+        self._turn: str | None = None
+        self.phase = Phase.WAITING
+        self.started: float | None = None
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether a thread still runs the tool."""
+        return self._thread is not None
+
+    @property
+    def context(self) -> AgentContext:
+        """The execution as the tool sees it; made when somebody asks."""
+        if self._context is None:
+            request_id = self._call.request_id
+            self._context = AgentContext(
+                execution_id=self._execution_id,
+                tool=self._call.tool_name,
+                request_id=request_id if isinstance(request_id, str) else None,
+                caller=self._caller,
+                cancellation=self._cancellation,
+                report=self._report,
+            )
+
+        return self._context
+
+    @property
+    def suggestions(self) -> tuple[NextAction, ...]:
+        """What the tool suggested to do next."""
+        return () if self._context is None else self._context.suggestions
+
+    async def perform(self, tool: Tool) -> object:
+        """Wait for the tool's turn, open its dependencies, run it under its deadline.
+
+        Raises:
+            Interrupted: If the execution was told to stop; `phase` says when.
+            BaseException: Whatever a dependency or the tool raises.
+        """
+        spec = tool.spec
+        settings = self._settings
+        cancellation = self._cancellation
+        cancellation.finishes = (spec.on_disconnect or settings.on_disconnect) == "finish"
+        cancellation.begin()
+        cancellation.limit(spec.timeout_seconds or settings.timeout_seconds)
+
+        if not spec.parallel_safe:
+            await self._take_turn(spec.name)
+
+        self.phase = Phase.OPENING
+
+        if self._report is not None:
+            self.started = time.monotonic()
+            self._report(ToolStarted(self._execution_id, spec.name))
+
+        value = await self._run(tool, tool.bind(await self._values(tool)))
+        cancellation.end()
+        cancellation.lift()
+
+        if cancellation.is_cancelled:
+            _logger.warning("Tool %r returned although it was told to stop.", spec.name)
+            raise Interrupted
+
+        self.phase = Phase.RETURNED
+        return value
+
+    async def await_thread(self) -> None:
+        """Wait for a thread that was told to stop, and log how it ended."""
+        thread = self._thread
+        self._thread = None
+        late = None if thread is None else await thread.ended()
+
+        if late is not None:
+            _logger.warning(
+                "The thread of execution %s raised after it was told to stop.",
+                self._execution_id,
+                exc_info=late,
+            )
+
+    def give_turn(self) -> None:
+        """Let the next execution of this tool run; harmless when repeated."""
+        turn = self._turn
+        self._turn = None
+
+        if turn is not None:
+            self._settings.turns.give(turn)
+
+    async def _take_turn(self, name: str) -> None:
+        turns = self._settings.turns
+
+        if not turns.take_nowait(name):
+            await turns.take(name)
+
+        self._turn = name
+
+    async def _values(self, tool: Tool) -> dict[str, object]:
+        values = self._call.arguments
+
+        if tool.has_dependencies:
+            injected = await self._opened.dependencies(tool, self.context, values)
+            values = {**values, **injected}
+
+        for name in tool.context_parameters:
+            values[name] = self.context
+
+        for name in tool.caller_parameters:
+            values[name] = self._caller
+
+        return values
+
+    async def _run(self, tool: Tool, call: Callable[[], object]) -> object:
+        self.phase = Phase.RUNNING
+
+        if tool.kind is ToolKind.ASYNC:
+            return await call_async(call)
+
+        if tool.kind is ToolKind.ASYNC_GENERATOR:
+            return await call_async_generator(call, self.context)
+
+        thread = self._thread = in_thread(tool.kind, call, self.context)
+
+        try:
+            value = await thread.result(self._settings.limiter)
+        except Interrupted:
+            if thread.withdraw():
+                # It waited for a free thread: the tool's own code has not begun.
+                self._thread = None
+                self.phase = Phase.WAITING
+
+            raise
+        except BaseException:
+            self._thread = None
+            raise
+
+        self._thread = None
+        return value
