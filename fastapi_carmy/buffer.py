@@ -41,20 +41,28 @@ class EventBuffer(Generic[Item]):
         self._progress: deque[Item] = deque()
         self._progress_bytes = 0
         self._after: list[Item] = []
+        self._takes_progress = False
         self._has_ended = False
         self._failure: BaseException | None = None
         self._arrival: anyio.Event | None = None
 
     def report(self, event: Event) -> None:
-        """Take one event of the execution."""
-        item = self._render(event)
+        """Take one event of the execution.
 
+        Progress counts only while the tool is under way: guards have the same context, and
+        so has a thread that outlives its deadline.
+        """
         if isinstance(event, ToolProgress):
-            self._hold_progress(item)
+            if not self._takes_progress:
+                return
+
+            self._hold_progress(self._render(event))
         elif isinstance(event, ExecutionStarted | ToolStarted):
-            self._before.append(item)
+            self._takes_progress = isinstance(event, ToolStarted)
+            self._before.append(self._render(event))
         else:
-            self._after.append(item)
+            self._takes_progress = False
+            self._after.append(self._render(event))
 
         self._wake()
 

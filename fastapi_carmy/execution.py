@@ -265,8 +265,7 @@ class Execution:
         except BaseException as late:  # noqa: BLE001
             # The edge of a run: a teardown's own failure is the later truth.
             if late is not raised and late is not error:
-                told_to_stop = self._is_told_to_stop()
-                error = await self._stop(late) if not told_to_stop else error
+                error = await self._stop(late)
 
         return await self._conclude_failure(error)
 
@@ -323,6 +322,7 @@ class Execution:
                 _logger.exception("Closing the dependencies of execution %s failed.", self.id)
                 await self._settle_unknown()
             finally:
+                await self._audit("cancelled", cancelled(), replayed=False)
                 self._finish()
 
         raise raised

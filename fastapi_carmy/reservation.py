@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Awaitable
 
+from anyio import CancelScope
+
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.envelope import Call, fingerprint
 from fastapi_carmy.result import ExecutionResult
@@ -100,6 +102,8 @@ async def reserve(
     """
     key = Key(caller.principal, caller.session, str(call.request_id))
 
+    held = Reservation(store, key, execution_id)
+
     try:
         outcome = await store.reserve(
             key,
@@ -109,7 +113,14 @@ async def reserve(
         )
     except IdempotencyCapacityError:
         raise idempotency_capacity() from None
-    except Exception:
+    except BaseException as error:
+        # The claim may have happened all the same; nobody else would ever settle it.
+        with CancelScope(shield=True):
+            await held.release()
+
+        if not isinstance(error, Exception):
+            raise
+
         _logger.exception("The idempotency store failed; nothing was run.")
         raise store_error() from None
 
@@ -122,4 +133,4 @@ async def reserve(
     if isinstance(outcome, Conflict):
         raise idempotency_conflict()
 
-    return Reservation(store, key, execution_id)
+    return held

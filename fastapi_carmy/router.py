@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, params
@@ -124,10 +125,11 @@ class AgentRouter(APIRouter):
         self._service: Service | None = None
         self._building = threading.Lock()
         self._app: object = None
+        self._known_apps: WeakSet[object] = WeakSet()
         self._lifespans = 0
         self._protocol = Protocol(
             self,
-            self._build,
+            self._serve,
             server=server,
             caller=caller,
             max_body_bytes=max_body_bytes,
@@ -361,6 +363,24 @@ class AgentRouter(APIRouter):
     def _catalog(self) -> Catalog:
         return Catalog(self._all_tools()) if self._service is None else self._service.catalog
 
+    def _serve(self, app: object) -> Service:
+        """Return what this router serves in `app`, which is looked at once.
+
+        Raises:
+            ConfigurationError: If the router is put together wrongly, or can't be there.
+        """
+        service = self._build()
+
+        if app is not None and app is not self._app:
+            if app not in self._known_apps:
+                tools = service.catalog.tools.values()
+                check_application(self, app, tools, has_caller=self.carmy_caller is not None)
+                self._known_apps.add(app)
+
+            self._app = app
+
+        return service
+
     def _build(self) -> Service:
         """Return what this router serves; built once, whoever asks first."""
         service = self._service
@@ -393,9 +413,7 @@ class AgentRouter(APIRouter):
 
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncGenerator[Mapping[str, Any] | None]:
-        service = self._build()
-        check_application(self, app, has_caller=self.carmy_caller is not None)
-        self._app = app
+        service = self._serve(app)
         self._lifespans += 1
 
         async with self._user_lifespan(app) as state:

@@ -1,6 +1,7 @@
 """What is checked of the whole application, once its routers are known."""
 
 import logging
+from collections.abc import Collection
 
 from fastapi.routing import iter_route_contexts
 from starlette.routing import BaseRoute
@@ -8,20 +9,25 @@ from starlette.routing import BaseRoute
 from fastapi_carmy.errors import ConfigurationError
 from fastapi_carmy.http.documents import EXECUTE_PATH
 from fastapi_carmy.http.route import AgentRoute
+from fastapi_carmy.injection import check_route
+from fastapi_carmy.tool import Tool
 
 __all__ = ("check_application",)
 
 _logger = logging.getLogger(__name__)
 
 
-def check_application(owner: object, app: object, *, has_caller: bool) -> None:
-    """Look at all the routes that `app` serves for `owner`, a router.
+def check_application(
+    owner: object, app: object, tools: Collection[Tool], *, has_caller: bool
+) -> None:
+    """Look at all the routes that `app` serves, for `owner`, a router with these `tools`.
 
     A router with guards and no `caller` is only warned about: all its callers share one
     namespace of `request_id`.
 
     Raises:
-        ConfigurationError: If another router answers on the same paths.
+        ConfigurationError: If another router answers on the same paths, or a guard of the
+            router's routes asks for something that it can't get.
     """
     routes: list[BaseRoute] = getattr(app, "routes", [])
     owners: dict[str, object] = {}
@@ -41,9 +47,13 @@ def check_application(owner: object, app: object, *, has_caller: bool) -> None:
                 "include it in the other one."
             )
 
-        is_ours = route.answers.owner is owner and path.endswith(EXECUTE_PATH)
+        if route.answers.owner is not owner:
+            continue
 
-        if is_ours and not has_caller and context.dependant.dependencies:
+        check_route(context.dependant, tools)
+        has_guards = bool(context.dependant.dependencies)
+
+        if has_guards and not has_caller and path.endswith(EXECUTE_PATH):
             _logger.warning(
                 "%s has guards, but its AgentRouter has no `caller`: all callers share one "
                 "namespace of request_id, so one may be answered with another's result.",

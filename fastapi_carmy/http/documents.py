@@ -10,7 +10,7 @@ from fastapi_carmy.caller import Caller
 from fastapi_carmy.catalog import Document, discovery
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.http.responses import send_document, send_error
-from fastapi_carmy.injection import Guards, HttpOpened
+from fastapi_carmy.injection import Guards, HttpOpened, headers_read
 from fastapi_carmy.service import Service
 
 __all__ = ("DISCOVERY_PATH", "EXECUTE_PATH", "TOOLS_PATH", "CatalogEndpoint", "DiscoveryEndpoint")
@@ -31,21 +31,20 @@ class _DocumentEndpoint:
     def __init__(
         self,
         owner: object,
-        service: Callable[[], Service],
+        service: Callable[[object], Service],
         *,
-        vary: str | None = None,
+        per_caller: bool = False,
     ) -> None:
-        """Serve from `service`, which is made when the first request comes.
+        """Serve from `service`.
 
         Args:
             owner: The router.
-            service: What it serves.
-            vary: Names the headers that the document depends on, where each caller has a
-                catalog of its own.
+            service: Application → what is served; made when it is first needed.
+            per_caller: Whether each caller has a catalog of its own.
         """
         self.owner = owner
         self._service = service
-        self._vary = vary
+        self._per_caller = per_caller
 
     async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
         """See `Endpoint.respond`."""
@@ -53,7 +52,7 @@ class _DocumentEndpoint:
 
         try:
             caller = await opened.router_guards()
-            document = self._document(scope, self._catalog(caller or Caller()))
+            document = self._document(scope, self._catalog(scope, caller or Caller()))
         except BaseException as error:
             await opened.aclose(error)
             raise
@@ -63,7 +62,7 @@ class _DocumentEndpoint:
             send,
             document,
             if_none_match=_if_none_match(scope),
-            vary=self._vary,
+            vary=", ".join(headers_read(guards.dependant)) if self._per_caller else "",
         )
 
     async def refuse(self, send: Send, error: AgentError) -> None:
@@ -73,10 +72,10 @@ class _DocumentEndpoint:
     def _document(self, scope: Scope, catalog: Document) -> Document:
         raise NotImplementedError
 
-    def _catalog(self, caller: Caller) -> Document:
-        service = self._service()
+    def _catalog(self, scope: Scope, caller: Caller) -> Document:
+        service = self._service(scope.get("app"))
 
-        if self._vary is None:
+        if not self._per_caller:
             return service.catalog.document
 
         policies = service.runtime.settings.policies
@@ -104,25 +103,24 @@ class DiscoveryEndpoint(_DocumentEndpoint):
     def __init__(
         self,
         owner: object,
-        service: Callable[[], Service],
+        service: Callable[[object], Service],
         *,
         server: str,
         capabilities: Sequence[str],
         prefix: str | None = None,
-        vary: str | None = None,
+        per_caller: bool = False,
     ) -> None:
         """Describe the server.
 
         Args:
             owner: The router.
-            service: What it serves.
+            service: Application → what is served.
             server: The server's name.
             capabilities: What is switched on, in the order of the contract.
             prefix: Where the other paths are, when they are no siblings of this one.
-            vary: Names the headers that the document depends on, where each caller has a
-                catalog of its own.
+            per_caller: Whether each caller has a catalog of its own.
         """
-        super().__init__(owner, service, vary=vary)
+        super().__init__(owner, service, per_caller=per_caller)
         self._server = server
         self._capabilities = capabilities
         self._prefix = prefix

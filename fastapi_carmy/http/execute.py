@@ -32,7 +32,7 @@ class ExecuteEndpoint:
     def __init__(
         self,
         owner: object,
-        service: Callable[[], Service],
+        service: Callable[[object], Service],
         *,
         max_body_bytes: int,
     ) -> None:
@@ -48,7 +48,7 @@ class ExecuteEndpoint:
         head = RequestHead.of(scope)
         head.check_length(self._max_body_bytes)
         request = _Request(
-            self._service(),
+            self._service(scope.get("app")),
             scope,
             receive,
             guards,

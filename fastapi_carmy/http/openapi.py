@@ -1,7 +1,10 @@
 """How the three routes are documented in the host's OpenAPI."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pydantic import BaseModel, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
 from fastapi_carmy.errors import STATUS, ErrorCategory
 from fastapi_carmy.tool import ToolSpec
@@ -9,7 +12,13 @@ from fastapi_carmy.tool import ToolSpec
 if TYPE_CHECKING:
     from _collections_abc import dict_items
 
-__all__ = ("LazyOperation", "document_responses", "execute_operation", "execute_responses")
+__all__ = (
+    "AgentFailure",
+    "LazyOperation",
+    "document_responses",
+    "execute_operation",
+    "execute_responses",
+)
 
 _Schema = dict[str, object]
 
@@ -57,6 +66,21 @@ _FAILURE: Final[_Schema] = {
         "_agent": _AGENT,
     },
 }
+
+
+class AgentFailure(BaseModel):
+    """A refusal, or an execution that failed."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls,
+        core_schema: CoreSchema,
+        handler: GetJsonSchemaHandler,
+    ) -> dict[str, Any]:
+        """Return the schema; as a model it stands once in the host's document."""
+        return _FAILURE
+
+
 _REQUEST_ID: Final[_Schema] = {
     "type": ["string", "null"],
     "minLength": 1,
@@ -65,6 +89,7 @@ _REQUEST_ID: Final[_Schema] = {
 }
 _MEANING: Final[Mapping[int, str]] = {
     400: "The request, or its arguments, are not valid",
+    401: "The caller is not known",
     403: "The caller may not do this, or a person must confirm it",
     404: "There is no such tool, or no such thing",
     405: "The path does not answer this method",
@@ -107,9 +132,9 @@ def document_responses() -> dict[int | str, dict[str, object]]:
     }
 
 
-def execute_responses() -> dict[int | str, dict[str, object]]:
+def execute_responses(*, has_caller: bool) -> dict[int | str, dict[str, object]]:
     """Return the responses of the execute route that no tool changes, by status."""
-    statuses = sorted({*STATUS.values(), 413})
+    statuses = sorted({*STATUS.values(), 413, *((401,) if has_caller else ())})
     responses: dict[int | str, dict[str, object]] = {
         status: _failure(_MEANING[status]) for status in statuses
     }
@@ -143,7 +168,7 @@ def execute_operation(tools: Sequence[ToolSpec]) -> _Schema:
 
 
 def _failure(description: str) -> dict[str, object]:
-    return {"description": description, "content": {"application/json": {"schema": _FAILURE}}}
+    return {"description": description, "model": AgentFailure}
 
 
 def _call(tool: ToolSpec) -> _Schema:

@@ -37,7 +37,7 @@ class Protocol:
     def __init__(
         self,
         owner: object,
-        service: Callable[[], Service],
+        service: Callable[[object], Service],
         *,
         server: str,
         caller: Callable[..., object] | None,
@@ -48,7 +48,7 @@ class Protocol:
 
         Args:
             owner: The router.
-            service: What it serves, made when it is first needed.
+            service: Application → what is served; made when it is first needed.
             server: The server's name.
             caller: The dependency that says who calls.
             max_body_bytes: Limit of an execute request.
@@ -69,7 +69,7 @@ class Protocol:
         self._add(
             router,
             TOOLS_PATH,
-            CatalogEndpoint(self._owner, self._service, vary=self._vary()),
+            CatalogEndpoint(self._owner, self._service, per_caller=self._per_caller),
             name="list_tools",
             summary="List the tools",
             description="The catalog: each tool's schemas, effect and limits.",
@@ -91,7 +91,7 @@ class Protocol:
                 "answered, and never run twice. `Accept: text/event-stream` asks for the events "
                 "of the execution instead of JSON."
             ),
-            responses=execute_responses(),
+            responses=execute_responses(has_caller=self._caller is not None),
             openapi_extra=LazyOperation(lambda: execute_operation(tools())),
             with_caller=True,
         )
@@ -112,7 +112,7 @@ class Protocol:
                 server=self._server,
                 capabilities=self.capabilities,
                 prefix=prefix,
-                vary=self._vary(),
+                per_caller=self._per_caller,
             ),
             name="discover_agent",
             summary="Discover what agents can do here",
@@ -146,6 +146,3 @@ class Protocol:
             tags=[] if router.tags else [_TAG],
             **options,
         )
-
-    def _vary(self) -> str | None:
-        return "Authorization, Cookie" if self._per_caller else None

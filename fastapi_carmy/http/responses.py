@@ -70,16 +70,25 @@ async def send_error(send: Send, error: AgentError) -> None:
 
 
 async def send_document(
-    send: Send, document: Document, *, if_none_match: str | None, vary: str | None
+    send: Send, document: Document, *, if_none_match: str | None, vary: str
 ) -> None:
-    """Send a document, or 304 when the client has it. Source: carmy/1, section 1.3."""
+    """Send a document, or 304 when the client has it.
+
+    Args:
+        send: ASGI's.
+        document: What to send.
+        if_none_match: The request's header, if it has one.
+        vary: The headers that the document depends on, if any.
+
+    Source: carmy/1, section 1.3.
+    """
     headers: _RawHeaders = [
         _JSON,
         (b"etag", document.etag.encode()),
         (b"cache-control", b"private, max-age=60"),
     ]
 
-    if vary is not None:
+    if vary:
         headers.append((b"vary", vary.encode("latin-1")))
 
     if if_none_match is not None and document.matches(if_none_match):

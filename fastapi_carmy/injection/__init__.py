@@ -14,6 +14,7 @@ from fastapi_carmy.injection.registration import (
     with_overrides,
 )
 from fastapi_carmy.injection.solver import dependant_of, stub
+from fastapi_carmy.injection.vary import headers_read
 
 __all__ = (
     "CurrentCaller",
@@ -24,6 +25,7 @@ __all__ = (
     "check_route",
     "dependant_of",
     "guards_of",
+    "headers_read",
     "make_tool",
     "needs_request",
     "stub",

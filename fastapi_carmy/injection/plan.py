@@ -6,7 +6,7 @@ dependencies run with the tool, and take theirs from the call's arguments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any
 
@@ -240,8 +240,8 @@ class Plan:
         ]
 
         if node.is_guard and not is_hoisted:
-            # The same object on both sides has the same place in the cache.
-            hoisted.append(dependant)
+            # Both have one place in the cache; without a name, its value is nobody's parameter.
+            hoisted.append(replace(dependant, name=None))
 
         return dependant
 

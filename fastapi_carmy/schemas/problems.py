@@ -17,6 +17,8 @@ _MAX_KEY = 64
 _SHORT_INPUT = 4
 """Texts of fewer characters stand in most sentences by chance."""
 
+_ABSENT = object()
+
 _SIMPLE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 _FIXED_MESSAGES: Final[Mapping[str, str]] = {
@@ -35,18 +37,56 @@ _FIXED_MESSAGES: Final[Mapping[str, str]] = {
 """For the types whose own message holds a part of the input."""
 
 
-def argument_errors(error: ValidationError) -> list[dict[str, str]]:
+def argument_errors(error: ValidationError, sent: object = None) -> list[dict[str, str]]:
     """Say what is wrong with a call's arguments.
+
+    Args:
+        error: From a tool's validator.
+        sent: The arguments as sent. With them, a path names only what is there; without
+            them it may name a member of a union as well.
 
     Returns:
         `{"path", "message", "type"}` for each of at most 50 errors; paths look like
         `items[0].sku` and start below `arguments`.
     """
     return [
-        describe_error(details, location=details["loc"][1:])
+        describe_error(details, location=_places(details, sent))
         for details in error.errors(include_url=False)[:_MAX_ERRORS]
         if details["loc"][:1] == ("arguments",)
     ]
+
+
+def _places(details: ErrorDetails, sent: object) -> list[int | str]:
+    """Leave out what pydantic says about its own types: `owner.function-after[…].name`."""
+    location = details["loc"][1:]
+
+    if sent is None:
+        return list(location)
+
+    places: list[int | str] = []
+    value = sent
+
+    for position, key in enumerate(location, start=1):
+        found = _at(value, key)
+
+        if found is not _ABSENT:
+            value = found
+            places.append(key)
+        elif position == len(location) and details["type"].startswith("missing"):
+            places.append(key)
+
+    return places
+
+
+def _at(value: object, key: int | str) -> object:
+    if isinstance(value, dict) and isinstance(key, str):
+        return cast("dict[str, object]", value).get(key, _ABSENT)
+
+    if isinstance(value, list) and isinstance(key, int):
+        items = cast("list[object]", value)
+        return items[key] if key < len(items) else _ABSENT
+
+    return _ABSENT
 
 
 def describe_error(

@@ -261,7 +261,7 @@ def test_each_caller_gets_a_catalog_of_its_own_where_that_is_on() -> None:
     assert names(of_nobody.json()) == []
     for answer in (of_anna, of_boss, of_nobody):
         assert answer.headers["etag"] == f'"{sha256(answer.content).hexdigest()}"'
-        assert answer.headers["vary"] == "Authorization, Cookie"
+        assert answer.headers["vary"] == "X-Permissions, X-Principal, X-Session"
     assert discovery.json()["tools_version"] == sha256(of_anna.content).hexdigest()
     assert discovery.headers["vary"] == unchanged.headers["vary"] == "Authorization, Cookie"
     assert unchanged.status_code == 304

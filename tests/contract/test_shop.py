@@ -26,7 +26,7 @@ def client(database: Path) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.mark.spec("7, case 1")
+@pytest.mark.spec("carmy/1 7.1")
 def test_discovery_names_the_protocol_and_the_shop(client: TestClient) -> None:
     document = client.get("/.well-known/agent", headers=GUEST).json()
 
@@ -40,7 +40,7 @@ def test_discovery_names_the_protocol_and_the_shop(client: TestClient) -> None:
     }
 
 
-@pytest.mark.spec("7, case 2")
+@pytest.mark.spec("carmy/1 7.2")
 def test_the_catalog_is_answered_once_and_confirmed_by_its_tag(client: TestClient) -> None:
     first = client.get("/agent/tools")
     tag = first.headers["etag"]
@@ -108,7 +108,7 @@ def test_an_order_suggests_what_to_do_next(client: TestClient) -> None:
     ]
 
 
-@pytest.mark.spec("7, case 3")
+@pytest.mark.spec("carmy/1 7.3")
 def test_an_order_sent_twice_is_placed_once(client: TestClient, database: Path) -> None:
     first = call(client, "create_order", {"sku": "TEA-001"}, request_id="r1")
     second = call(client, "create_order", {"sku": "TEA-001"}, request_id="r1")
@@ -120,7 +120,7 @@ def test_an_order_sent_twice_is_placed_once(client: TestClient, database: Path) 
     assert rows(database, "SELECT stock FROM products WHERE sku = 'TEA-001'") == [(39,)]
 
 
-@pytest.mark.spec("7, case 3")
+@pytest.mark.spec("carmy/1 7.3")
 def test_a_request_id_belongs_to_its_caller_and_its_arguments(client: TestClient) -> None:
     call(client, "create_order", {"sku": "TEA-001"}, request_id="r1")
 
@@ -132,7 +132,7 @@ def test_a_request_id_belongs_to_its_caller_and_its_arguments(client: TestClient
     assert of_another.json()["data"]["placed_by"] == "anna"
 
 
-@pytest.mark.spec("7, case 6")
+@pytest.mark.spec("carmy/1 7.6")
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -155,7 +155,7 @@ def test_a_call_that_does_not_fit_is_refused(
     assert answer.json()["error"]["code"] == code
 
 
-@pytest.mark.spec("7, case 6")
+@pytest.mark.spec("carmy/1 7.6")
 def test_a_null_request_id_is_none_at_all(client: TestClient) -> None:
     body = {"tool": "create_order", "arguments": {"sku": "TEA-001"}, "request_id": None}
 
@@ -164,7 +164,7 @@ def test_a_null_request_id_is_none_at_all(client: TestClient) -> None:
     assert [order["data"]["id"] for order in orders] == [2, 3]
 
 
-@pytest.mark.spec("2.3")
+@pytest.mark.spec("carmy/1 2.3")
 def test_a_streamed_restock_tells_how_far_it_is(client: TestClient) -> None:
     answer = client.post(
         "/agent/execute",
@@ -203,7 +203,7 @@ def test_tracking_hands_out_each_step_and_answers_with_all(client: TestClient) -
     assert from_json(frames[-1].data)["data"] == partial
 
 
-@pytest.mark.spec("7, case 11")
+@pytest.mark.spec("carmy/1 7.11")
 def test_cancelling_needs_the_permission_to_confirm_it(client: TestClient, database: Path) -> None:
     order = call(client, "create_order", {"sku": "POT-001"}).json()["data"]
 
@@ -218,7 +218,7 @@ def test_cancelling_needs_the_permission_to_confirm_it(client: TestClient, datab
     assert rows(database, "SELECT stock FROM products WHERE sku = 'POT-001'") == [(5,)]
 
 
-@pytest.mark.spec("7, case 12")
+@pytest.mark.spec("carmy/1 7.12")
 def test_a_refused_request_id_is_free_and_a_failed_one_is_taken(
     client: TestClient, database: Path
 ) -> None:

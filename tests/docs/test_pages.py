@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clauses import PAGE, table, table_on
+from tests.support.clauses import PAGE, clauses, known_clauses, table, table_on
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -63,3 +63,7 @@ def test_the_tour_starts_with_the_readmes_command() -> None:
 def test_the_design_page_names_the_tests_of_each_clause() -> None:
     """`python -m tests.support.clauses` writes the table."""
     assert table_on(PAGE.read_text()) == table()
+
+
+def test_each_clause_that_a_test_names_is_in_the_contract() -> None:
+    assert clauses().keys() - known_clauses() == set()

@@ -80,7 +80,7 @@ def test_each_step_of_a_restock_arrives_while_it_goes_on(client: httpx2.Client) 
     assert from_json(frames[-1].data)["data"]["stock"] == 63
 
 
-@pytest.mark.spec("7, case 10")
+@pytest.mark.spec("carmy/1 7.10")
 def test_hanging_up_in_the_middle_of_a_restock_stops_it(
     client: httpx2.Client, database: Path
 ) -> None:
@@ -95,7 +95,7 @@ def test_hanging_up_in_the_middle_of_a_restock_stops_it(
     assert rows(database, STOCK_OF_CUPS) == [(61,)]
 
 
-@pytest.mark.spec("4.2")
+@pytest.mark.spec("carmy/1 4.2")
 def test_a_restock_that_was_broken_off_is_uncertain_for_its_caller(client: httpx2.Client) -> None:
     delivery = {**restock(100), "request_id": "delivery-7"}
     with client.stream("POST", "/agent/execute", json=delivery, headers=STREAM) as answer:

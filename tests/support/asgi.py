@@ -34,6 +34,7 @@ class Exchange:
         self._scope = scope
         self._chunks = iter(chunks)
         self._request_ended = False
+        self._answer_ended = False
         self._gone = anyio.Event()
         self._reader = FrameReader()
         self._frames: list[Frame] = []
@@ -68,6 +69,10 @@ class Exchange:
         if not self.status:
             await self.started()
 
+        # An application may go on after its answer; nobody waits for that here.
+        if self._answer_ended:
+            return b""
+
         with anyio.fail_after(LIMIT_SECONDS):
             try:
                 message = await self._receive.receive()
@@ -75,6 +80,7 @@ class Exchange:
                 return b""
         assert message["type"] == "http.response.body", message
         body: bytes = message.get("body", b"")
+        self._answer_ended = not message.get("more_body")
         if body or not message.get("more_body"):
             return body
 

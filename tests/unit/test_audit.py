@@ -52,7 +52,7 @@ class BrokenLater:
         raise OSError("disk full")
 
 
-@pytest.mark.spec("6")
+@pytest.mark.spec("carmy/1 6")
 def test_a_record_has_every_key_always() -> None:
     assert RECORD.as_dict() == {
         "execution_id": "exec_1",

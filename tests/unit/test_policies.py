@@ -207,7 +207,7 @@ def test_what_is_no_policy_stops_the_start(policy: Policy) -> None:
         compile_policies([policy])
 
 
-@pytest.mark.spec("4.4")
+@pytest.mark.spec("carmy/1 4.4")
 @pytest.mark.parametrize(
     "spec",
     [tool("wipe", Effect.DESTRUCTIVE), tool("wipe", Effect.READ, confirmation="required")],
@@ -243,7 +243,7 @@ async def test_the_safe_policy_hides_nothing() -> None:
     assert compile_policies([SafePolicy()]).shows(Caller(), tool("wipe", Effect.DESTRUCTIVE))
 
 
-@pytest.mark.spec("4.5")
+@pytest.mark.spec("carmy/1 4.5")
 async def test_a_caller_without_the_tools_permission_neither_runs_nor_sees_it() -> None:
     policies = compile_policies([RequireToolPermission()])
     caller = Caller("alice", permissions=frozenset({"tool:count"}))
@@ -262,7 +262,7 @@ async def test_a_caller_without_the_tools_permission_neither_runs_nor_sees_it() 
     assert not policies.shows(caller, tool("wipe"))
 
 
-@pytest.mark.spec("7, case 18")
+@pytest.mark.spec("carmy/1 7.18")
 async def test_the_third_call_of_a_window_is_told_how_long_to_wait() -> None:
     clock = Clock()
     limit = RateLimit(2, per_seconds=60, clock=clock)
