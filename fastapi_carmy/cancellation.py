@@ -17,6 +17,7 @@ __all__ = (
     "Cancellation",
     "Interrupted",
     "Latch",
+    "NoThreadError",
     "Task",
     "after",
     "join",
@@ -33,6 +34,10 @@ Task = asyncio.Task
 """A running piece of work, as `start_task` returns it."""
 
 _WATCH_AFTER_SECONDS = 0.05
+
+
+class NoThreadError(asyncio.CancelledError):
+    """An `await` was interrupted while it waited for a free thread: nothing ran."""
 
 
 class CancelReason(StrEnum):

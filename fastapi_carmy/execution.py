@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import NoReturn
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from anyio import CancelScope
 
 from fastapi_carmy.audit import ExecutionRecord, audit_all
 from fastapi_carmy.caller import Caller
-from fastapi_carmy.cancellation import Cancellation, CancelReason, Interrupted
+from fastapi_carmy.cancellation import Cancellation, CancelReason, Interrupted, NoThreadError
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.errors import AgentError, HostError
 from fastapi_carmy.events import Event, ExecutionCompleted, ExecutionStarted, ToolCompleted
@@ -132,13 +133,11 @@ class Execution:
 
         try:
             tool, recorded = await self._claim()
+            data = b""
 
-            if recorded is not None:
-                await self._close(None)
-                return await self._conclude(recorded)
-
-            value = await self._run.perform(tool)
-            data = tool.output.dump(value)
+            if recorded is None:
+                value = await self._run.perform(tool)
+                data = tool.output.dump(value)
 
             if self._opened.is_open or self._reservation is not None:
                 self.cancellation.limit_finish(self._settings.finish_seconds)
@@ -148,6 +147,9 @@ class Execution:
             # The edge of a run: everything becomes an answer, or is raised again.
             return await self._fail(error)
 
+        if recorded is not None:
+            return await self._conclude(recorded)
+
         result = ExecutionResult.completed(
             self.id,
             data,
@@ -156,7 +158,7 @@ class Execution:
         )
 
         if self._reservation is not None:
-            return await self._conclude(result, self._reservation.complete(result))
+            return await self._conclude(result, partial(self._reservation.complete, result))
 
         return await self._conclude(result)
 
@@ -170,12 +172,18 @@ class Execution:
         self._outlived = None
 
         try:
-            await self._run.await_thread()
+            with CancelScope(shield=True):
+                await self._run.await_thread()
+
             await self._close(error)
         except Exception:
             _logger.exception("Closing the dependencies of execution %s failed.", self.id)
         finally:
             self._finish()
+
+    async def leave_behind(self) -> None:
+        """Settle the `request_id` of an execution that the process does not wait for."""
+        await self._settle_unknown()
 
     async def _pass_guards(self, tool: Tool) -> None:
         try:
@@ -256,7 +264,11 @@ class Execution:
                 return await self._conclude_failure(error)
 
             # Nobody waits for the answer, so it may as well be the true one.
-            await self._run.await_thread()
+            try:
+                await self._run.await_thread()
+            except BaseException as cut:  # noqa: BLE001
+                # Somebody else's interruption: the thread goes on, this task must not.
+                await self._give_up(cut)
 
         self.cancellation.limit_finish(self._settings.finish_seconds)
 
@@ -301,29 +313,32 @@ class Execution:
         if cancellation.reason is not CancelReason.DEADLINE:
             return cancelled()
 
-        return busy() if self._run.phase is Phase.WAITING else timed_out()
+        has_waited = self._run.phase is Phase.WAITING or isinstance(raised, NoThreadError)
+        return busy() if has_waited else timed_out()
 
     def _is_told_to_stop(self) -> bool:
         return self.cancellation.is_cancelled and self._run.phase is not Phase.RETURNED
 
     async def _give_up(self, raised: BaseException) -> NoReturn:
         """Leave in order when the task is interrupted by somebody else, or the process ends."""
-        # Shielded from the host's cancel scope, which would interrupt every await.
-        with CancelScope(shield=True):
-            try:
+        try:
+            # Shielded from the host's cancel scope, which would interrupt every await.
+            with CancelScope(shield=True):
                 if self._run.has_thread:
                     await self._settle_unknown()
                     await self._run.await_thread()
-                    await self._close(cancelled())
-                else:
-                    await self._close(cancelled())
-                    await self._settle_unknown()
-            except Exception:
-                _logger.exception("Closing the dependencies of execution %s failed.", self.id)
+
+            # Not shielded here: a scope around it would not be the innermost one where a
+            # dependency holds a scope of its own. FastAPI shields each of them.
+            await self._close(cancelled())
+        except Exception:
+            _logger.exception("Closing the dependencies of execution %s failed.", self.id)
+        finally:
+            with CancelScope(shield=True):
                 await self._settle_unknown()
-            finally:
                 await self._audit("cancelled", cancelled(), replayed=False)
-                self._finish()
+
+            self._finish()
 
         raise raised
 
@@ -343,15 +358,15 @@ class Execution:
         nobody_knows = self._is_told_to_stop() and self.cancellation.reason in _NOBODY_KNOWS
 
         if nobody_knows or self.cancellation.overran:
-            return await self._conclude(result, self._settle_unknown())
+            return await self._conclude(result, self._settle_unknown)
 
         if self._run.phase < Phase.RUNNING or error.retryable:
-            return await self._conclude(result, reservation.release())
+            return await self._conclude(result, reservation.release)
 
-        return await self._conclude(result, reservation.complete(result))
+        return await self._conclude(result, partial(reservation.complete, result))
 
     async def _conclude(
-        self, result: ExecutionResult, settled: Awaitable[None] | None = None
+        self, result: ExecutionResult, settle: Callable[[], Awaitable[None]] | None = None
     ) -> ExecutionResult:
         """Step 11: tell, record, audit, tell."""
         if self._report is not None and self._run.started is not None:
@@ -359,14 +374,17 @@ class Execution:
             ok = result.error is None
             self._report(ToolCompleted(self.id, self._call.tool_name, duration_ms, ok))
 
+        is_settled = settle is None
+
         try:
-            if settled is not None:
-                await settled
+            if settle is not None:
+                await settle()
+                is_settled = True
 
             await self._audit(result.status, result.error, replayed=result.replayed)
         except Interrupted:
             if not await self.cancellation.settle():
-                self._finish()
+                await self._conclude_unheard(result, None if is_settled else settle)
                 raise
 
             _logger.error(  # noqa: TRY400
@@ -382,6 +400,19 @@ class Execution:
             self.cancellation.lift()
 
         return result
+
+    async def _conclude_unheard(
+        self, result: ExecutionResult, settle: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        """Record once more what somebody else's interruption cut: the store may not have."""
+        with CancelScope(shield=True):
+            try:
+                if settle is not None:
+                    await settle()
+                    await self._audit(result.status, result.error, replayed=result.replayed)
+            finally:
+                await self.aclose()
+                self._finish()
 
     async def _close(self, error: BaseException | None) -> None:
         try:

@@ -62,12 +62,26 @@ class Reservation:
             self._store.complete(self._key, execution_id=self._execution_id, record=record)
         )
 
-        if recorded is False:
+        if recorded is False and not await self._is_recorded():
             _logger.warning(
                 "Execution %s finished after its request_id had gone to another execution; "
                 "its answer is not recorded.",
                 self._execution_id,
             )
+
+    async def _is_recorded(self) -> bool:
+        """Tell whether an earlier try, which was interrupted, did record after all."""
+        try:
+            entry = await self._store.lookup(self._key)
+        except Exception:
+            _logger.exception("The idempotency store failed.")
+            return False
+
+        return (
+            entry is not None
+            and entry.execution_id == self._execution_id
+            and entry.record is not None
+        )
 
     async def release(self) -> None:
         """Free the key: nothing happened, or repeating it is harmless."""

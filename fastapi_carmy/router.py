@@ -330,7 +330,9 @@ class AgentRouter(APIRouter):
         self, function: Callable[..., object], caller_locals: Mapping[str, object], **options: Any
     ) -> None:
         self._refuse_late("A tool")
-        make = partial(make_tool, function, caller_locals=dict(caller_locals), **options)
+        make = partial(
+            make_tool, function, caller_locals=dict(caller_locals), limiter=self._limiter, **options
+        )
 
         try:
             tool = make()

@@ -1,11 +1,12 @@
 """What all executions of one router share, and how they are stopped together."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 
 from fastapi_carmy.caller import Caller
-from fastapi_carmy.cancellation import Cancellation, CancelReason
+from fastapi_carmy.cancellation import Cancellation, CancelReason, Latch
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.events import Event
 from fastapi_carmy.execution import Execution
@@ -20,12 +21,13 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         """Serve executions under `settings`; binds nothing to a loop."""
         self.settings = settings
-        self._live: set[Execution] = set()
-        self._idle: anyio.Event | None = None
+        # Executions, and whatever is on its way to becoming one → its signal.
+        self._live: dict[object, Cancellation] = {}
+        self._idle: Latch | None = None
 
     @property
     def live(self) -> int:
-        """How many executions have begun and left something to do."""
+        """How many calls have begun and left something to do."""
         return len(self._live)
 
     def execution(
@@ -44,35 +46,51 @@ class Runtime:
             opened,
             cancellation,
             report=report,
-            leave=self._left,
+            leave=self.leave,
         )
-        self._live.add(execution)
+        self.enter(execution, cancellation)
         return execution
 
+    def enter(self, key: object, cancellation: Cancellation) -> None:
+        """Know something that `stop` is to interrupt and to wait for, until it leaves."""
+        self._live[key] = cancellation
+
+    def leave(self, key: object) -> None:
+        """Forget what has entered; harmless when repeated."""
+        self._live.pop(key, None)
+
+        if self._idle is not None and not self._live:
+            self._idle.set()
+
     async def stop(self, seconds: float) -> bool:
-        """Tell every live execution to stop, and wait until they have left.
+        """Tell everything that lives to stop, and wait until it has left.
+
+        What does not leave in time is left behind: its `request_id` is settled as if the
+        process had ended.
 
         Args:
             seconds: How long to wait at most.
 
         Returns:
-            Whether all of them left in time.
+            Whether all of it left in time.
         """
-        for execution in tuple(self._live):
-            execution.cancellation.fire(CancelReason.STOP)
+        for cancellation in tuple(self._live.values()):
+            # It may live in another loop, or in one that was closed.
+            with suppress(RuntimeError):
+                cancellation.fire_threadsafe(CancelReason.STOP)
 
         if self._live:
-            self._idle = anyio.Event()
+            idle = self._idle = self._idle or Latch()
 
             with anyio.move_on_after(seconds):
-                await self._idle.wait()
+                await idle.wait()
 
             self._idle = None
 
+        left_behind = [key for key in self._live if isinstance(key, Execution)]
+
+        with anyio.move_on_after(seconds):
+            for execution in left_behind:
+                await execution.leave_behind()
+
         return not self._live
-
-    def _left(self, execution: Execution) -> None:
-        self._live.discard(execution)
-
-        if self._idle is not None and not self._live:
-            self._idle.set()

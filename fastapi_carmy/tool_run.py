@@ -4,15 +4,17 @@ import logging
 import time
 from collections.abc import Callable
 from enum import IntEnum
+from inspect import isawaitable
 
 from fastapi_carmy.caller import Caller
-from fastapi_carmy.cancellation import Cancellation, Interrupted
+from fastapi_carmy.cancellation import Cancellation, Interrupted, NoThreadError
 from fastapi_carmy.context import AgentContext
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.events import Event, ToolStarted
-from fastapi_carmy.invocation import ThreadCall, call_async, call_async_generator, in_thread
+from fastapi_carmy.invocation import call_async, call_async_generator, in_thread
 from fastapi_carmy.result import NextAction
 from fastapi_carmy.seams import Opened, Settings
+from fastapi_carmy.threads import ThreadCall
 from fastapi_carmy.tool import Tool, ToolKind
 
 __all__ = ("Phase", "ToolRun")
@@ -128,7 +130,13 @@ class ToolRun:
             self.started = time.monotonic()
             self._report(ToolStarted(self._execution_id, spec.name))
 
-        value = await self._run(tool, tool.bind(await self._values(tool)))
+        values = await self._values(tool)
+
+        if cancellation.is_cancelled:
+            # A dependency swallowed it; nothing would interrupt the tool any more.
+            raise Interrupted
+
+        value = await self._run(tool, tool.bind(values))
         cancellation.end()
         cancellation.lift()
 
@@ -142,8 +150,8 @@ class ToolRun:
     async def await_thread(self) -> None:
         """Wait for a thread that was told to stop, and log how it ended."""
         thread = self._thread
-        self._thread = None
         late = None if thread is None else await thread.ended()
+        self._thread = None
 
         if late is not None:
             _logger.warning(
@@ -196,16 +204,16 @@ class ToolRun:
 
         try:
             value = await thread.result(self._settings.limiter)
+        except NoThreadError:
+            self._thread = None
+            self.phase = Phase.WAITING
+            raise
         except Interrupted:
-            if thread.withdraw():
-                # It waited for a free thread: the tool's own code has not begun.
-                self._thread = None
-                self.phase = Phase.WAITING
-
+            # The thread goes on: it keeps its turn and its dependencies until it ends.
             raise
         except BaseException:
             self._thread = None
             raise
 
         self._thread = None
-        return value
+        return await value if isawaitable(value) else value

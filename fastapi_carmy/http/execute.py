@@ -7,7 +7,14 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from fastapi_carmy.caller import Caller
-from fastapi_carmy.cancellation import Cancellation, CancelReason, Task, join, start_task
+from fastapi_carmy.cancellation import (
+    Cancellation,
+    CancelReason,
+    Interrupted,
+    Task,
+    join,
+    start_task,
+)
 from fastapi_carmy.envelope import Call, decode
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.execution import Execution
@@ -17,6 +24,7 @@ from fastapi_carmy.http.request import RequestHead, disconnected, read_body
 from fastapi_carmy.http.responses import send_error, send_result
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
+from fastapi_carmy.runtime_errors import cancelled
 from fastapi_carmy.service import Service
 
 __all__ = ("ExecuteEndpoint",)
@@ -117,21 +125,41 @@ class _Request:
             Exception: What a guard refuses with, or an `AgentError` of ours; the guards are
                 closed by then.
         """
+        runtime = self._service.runtime
+        # A stream's task is known to nobody else until there is an execution.
+        runtime.enter(self, cancellation)
+
         try:
+            cancellation.begin()
             caller = await self.opened.router_guards()
             call = await self._call(cancellation)
-        except BaseException as error:
-            await self.opened.aclose(error)
-            cancellation.close()
-            raise
+            cancellation.end()
+            return runtime.execution(
+                call,
+                caller or Caller(),
+                self.opened,
+                cancellation,
+                None if frames is None else frames.report,
+            )
+        except BaseException as error:  # noqa: BLE001
+            # Raised again below, unless it was our own interruption.
+            raise await self._close(error, cancellation)
+        finally:
+            runtime.leave(self)
 
-        return self._service.runtime.execution(
-            call,
-            caller or Caller(),
-            self.opened,
-            cancellation,
-            None if frames is None else frames.report,
-        )
+    async def _close(self, error: BaseException, cancellation: Cancellation) -> BaseException:
+        """Close the guards after a refusal or an interruption; return what is to be raised."""
+        cancellation.end()
+
+        if isinstance(error, Interrupted) and await cancellation.settle():
+            error = cancelled()
+
+        try:
+            await self.opened.aclose(error if isinstance(error, Exception) else cancelled())
+        finally:
+            cancellation.close()
+
+        return error
 
     async def _call(self, cancellation: Cancellation) -> Call:
         self._head.check_content_type()
@@ -150,11 +178,13 @@ async def _answer(request: _Request, send: Send) -> None:
     execution = await request.execution(Cancellation())
     result = await execution.run()
     opened = request.opened
-    await send_result(send, result, opened.headers)
-    await execution.aclose()
 
-    if opened.background is not None and result.error is None and not result.replayed:
-        await opened.background()
+    try:
+        await send_result(send, result, opened.headers)
+    finally:
+        # The execution is over whether or not somebody takes the answer.
+        await execution.aclose()
+        await opened.run_background(result)
 
 
 async def _produce(request: _Request, frames: ExecutionFrames, cancellation: Cancellation) -> None:
@@ -172,10 +202,7 @@ async def _produce(request: _Request, frames: ExecutionFrames, cancellation: Can
 
     frames.end()
     await execution.aclose()
-    background = request.opened.background
-
-    if background is not None and result.error is None and not result.replayed:
-        await background()
+    await request.opened.run_background(result)
 
 
 def _one_id(sent: object, keys: tuple[str | None, ...]) -> object:

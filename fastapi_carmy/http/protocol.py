@@ -65,17 +65,7 @@ class Protocol:
 
     def add_routes(self, router: APIRouter, tools: Callable[[], Sequence[ToolSpec]]) -> None:
         """Put the three routes on `router`."""
-        self.add_discovery(router, prefix=None)
-        self._add(
-            router,
-            TOOLS_PATH,
-            CatalogEndpoint(self._owner, self._service, per_caller=self._per_caller),
-            name="list_tools",
-            summary="List the tools",
-            description="The catalog: each tool's schemas, effect and limits.",
-            responses=document_responses(),
-            with_caller=self._per_caller,
-        )
+        # Routes are tried in order, and this one is asked for most.
         self._add(
             router,
             EXECUTE_PATH,
@@ -95,6 +85,17 @@ class Protocol:
             openapi_extra=LazyOperation(lambda: execute_operation(tools())),
             with_caller=True,
         )
+        self._add(
+            router,
+            TOOLS_PATH,
+            CatalogEndpoint(self._owner, self._service, per_caller=self._per_caller),
+            name="list_tools",
+            summary="List the tools",
+            description="The catalog: each tool's schemas, effect and limits.",
+            responses=document_responses(),
+            with_caller=self._per_caller,
+        )
+        self.add_discovery(router, prefix=None)
 
     def add_discovery(self, router: APIRouter, *, prefix: str | None) -> None:
         """Put the discovery route on `router`.

@@ -16,9 +16,8 @@ _RawHeaders = list[tuple[bytes, bytes]]
 
 _JSON: Final[tuple[bytes, bytes]] = (b"content-type", b"application/json")
 _NO_STORE: Final[tuple[bytes, bytes]] = (b"cache-control", b"no-store")
-_OURS = frozenset(
-    (b"content-type", b"content-length", b"cache-control", b"carmy-replayed", b"retry-after")
-)
+_FIXED = frozenset((b"content-type", b"content-length", b"cache-control", b"carmy-replayed"))
+_OURS = _FIXED | {b"retry-after"}
 
 
 def error_body(error: AgentError) -> bytes:
@@ -101,7 +100,9 @@ async def send_document(
 
 
 def _raw(headers: Mapping[str, str]) -> _RawHeaders:
-    return [
-        (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
+    """Return an error's headers; those of the host never replace ours."""
+    raw = {
+        name.lower().encode("latin-1"): value.encode("latin-1", "replace")
         for name, value in headers.items()
-    ]
+    }
+    return [(name, value) for name, value in raw.items() if name not in _FIXED]

@@ -64,16 +64,21 @@ class AgentRoute(APIRoute):
         """Put `answers` on `path`; `endpoint` has the signature that FastAPI reads."""
         super().__init__(path, endpoint, **options)
         self.answers = answers
+        # What every path that matches ends with, wherever the route is included.
+        self._tail = path[path.rfind("}") + 1 :]
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match the path with and without a trailing slash, whatever the method."""
-        match, child_scope = super().matches(scope)
+        path: str = scope["path"]
+        slashless = path.removesuffix("/")
 
-        if match is Match.NONE and scope["type"] == "http" and len(scope["path"]) > 1:
-            if not scope["path"].endswith("/"):
-                return match, child_scope
+        # FastAPI asks every route twice; most requests are none of ours.
+        if not slashless.endswith(self._tail):
+            return Match.NONE, {}
 
-            match, child_scope = super().matches({**scope, "path": scope["path"][:-1]})
+        match, child_scope = super().matches(
+            scope if slashless == path else {**scope, "path": slashless}
+        )
 
         # A method that does not work here is refused by `handle`, not by the host.
         return (Match.FULL if match is Match.PARTIAL else match), child_scope

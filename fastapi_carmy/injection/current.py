@@ -109,7 +109,8 @@ def caller_of(scope: Scope) -> DependencyCall | None:
         if call is None:
             continue
 
-        if any(route in nested.routes for nested in _routers(inner)):
+        # By identity: routes with one path and endpoint are equal.
+        if any(own is route for nested in _routers(inner) for own in nested.routes):
             return call
 
         if call not in callers:

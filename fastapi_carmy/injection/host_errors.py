@@ -1,18 +1,21 @@
 """The host's own exceptions as data. Source: carmy/1, section 3."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import cast
+from uuid import uuid4
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from fastapi_carmy.errors import AgentError, ErrorCategory, HostError
-from fastapi_carmy.runtime_errors import invalid_request
+from fastapi_carmy.runtime_errors import invalid_request, tool_panic
 from fastapi_carmy.schemas import describe_error
 
 __all__ = ("to_agent_error",)
 
+_logger = logging.getLogger(__name__)
 _MAX_ERRORS = 50
 
 _CODES: Mapping[int, tuple[str, ErrorCategory]] = {
@@ -60,12 +63,18 @@ def _from_http(error: HTTPException) -> HostError:
 
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         # What went wrong inside is nobody's business outside.
+        correlation_id = uuid4().hex
+        _logger.error(
+            "The host answered %d (correlation_id %s).", status, correlation_id, exc_info=error
+        )
+        panic = tool_panic(correlation_id)
         return HostError(
-            "TOOL_PANIC",
-            "The tool failed unexpectedly.",
-            ErrorCategory.INTERNAL,
+            panic.code,
+            panic.message,
+            panic.category,
             host_status=status,
             host_headers=headers,
+            details=panic.details,
         )
 
     code, category = _CODES.get(status, ("HTTP_ERROR", ErrorCategory.VALIDATION))

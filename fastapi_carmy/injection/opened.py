@@ -19,13 +19,12 @@ from fastapi_carmy.injection.plan import Plan
 from fastapi_carmy.injection.solver import (
     Dependant,
     Overrides,
-    Stack,
     dependant_of,
     overrides_in,
     solve,
     solve_one,
-    stack_keys,
 )
+from fastapi_carmy.injection.stacks import Stack, stack_keys
 from fastapi_carmy.result import ExecutionResult
 from fastapi_carmy.tool import Tool
 
@@ -152,6 +151,11 @@ class _Opened:
 
         if seen is not None and seen is not error:
             raise seen
+
+    async def run_background(self, result: ExecutionResult) -> None:
+        """Run the background tasks of a call that succeeded just now."""
+        if self.background is not None and result.error is None and not result.replayed:
+            await self.background()
 
     def _path_names(self) -> tuple[str, ...]:
         return tuple(self._scope.get("path_params") or ())
@@ -314,11 +318,6 @@ class HostOpened(_Opened):
     async def guards(self, tool: Tool, context: AgentContext) -> None:  # noqa: ARG002
         """Pass: the host vouches for the caller."""
         self.context = context
-
-    async def run_background(self, result: ExecutionResult) -> None:
-        """Run the background tasks of a call that succeeded just now."""
-        if self.background is not None and result.error is None and not result.replayed:
-            await self.background()
 
 
 def _empty_scope(app: object) -> Scope:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import params
 
 from fastapi_carmy.docstrings import read_docstring
@@ -24,6 +25,7 @@ from fastapi_carmy.injection.solver import (
     stand_in,
     stub,
 )
+from fastapi_carmy.injection.threads import in_own_thread
 from fastapi_carmy.schemas import Argument
 from fastapi_carmy.signature import ReadParameter, name_of
 
@@ -52,6 +54,7 @@ class Plan:
         *,
         names: Mapping[str, Any] | None = None,
         overrides: Overrides | None = None,
+        limiter: CapacityLimiter | None = None,
     ) -> None:
         """Read everything that the tool depends on.
 
@@ -61,11 +64,13 @@ class Plan:
             guards: Its `dependencies`.
             names: Local names that annotations may use.
             overrides: Callable → replacement.
+            limiter: Threads for sync dependencies; FastAPI's own if it is `None`.
 
         Raises:
             ToolError: If a dependency asks for something that it can't get.
         """
         self.tool = tool
+        self._limiter = limiter
         self._plain = tuple(read.parameter for read in parameters if read.depends is None)
         self._guards = tuple(
             read_node(tool, f"*{place}", depends, is_guard=True, names=names, overrides=overrides)
@@ -227,6 +232,9 @@ class Plan:
             parameters.extend(read.parameter for read in node.scalars)
 
         dependant = _analysed(self.tool, node, parameters, path, parent_scopes)
+
+        if self._limiter is not None:
+            dependant.call = in_own_thread(node.call, self._limiter)
 
         if not node.is_guard:
             dependant.body_params.extend(

@@ -6,13 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import params
 
 from fastapi_carmy.docstrings import Documentation, read_docstring
 from fastapi_carmy.errors import ConfigurationError, ToolError
 from fastapi_carmy.injection.plan import Plan
 from fastapi_carmy.injection.solver import Dependant, Overrides
-from fastapi_carmy.schemas import Argument, build_input, build_output, schema_error
+from fastapi_carmy.schemas import (
+    SCHEMA_FAILURES,
+    Argument,
+    build_input,
+    build_output,
+    schema_error,
+)
 from fastapi_carmy.signature import (
     ReadParameter,
     Role,
@@ -51,7 +58,14 @@ class _ToolPlan(Plan):
     """A plan that knows how to be made again, with other guards or overrides."""
 
     def __init__(self, source: "_Source", guards: Sequence[params.Depends], **options: Any) -> None:
-        super().__init__(source.name, source.injected, guards, names=source.names, **options)
+        super().__init__(
+            source.name,
+            source.injected,
+            guards,
+            names=source.names,
+            limiter=source.limiter,
+            **options,
+        )
         self.source = source
         self.guards = tuple(guards)
         self.replaceable = self.calls
@@ -67,6 +81,7 @@ class _Source:
     parameters: tuple[ReadParameter, ...]
     documentation: Documentation
     names: Mapping[str, Any] | None = field(repr=False)
+    limiter: CapacityLimiter | None
 
     @property
     def injected(self) -> list[ReadParameter]:
@@ -93,6 +108,7 @@ def make_tool(
     dependencies: Sequence[params.Depends] = (),
     tags: Iterable[str] = (),
     caller_locals: Mapping[str, Any] | None = None,
+    limiter: CapacityLimiter | None = None,
 ) -> Tool:
     """Return the tool that `call` is.
 
@@ -109,6 +125,7 @@ def make_tool(
         dependencies: Guards of this tool alone.
         tags: Free labels.
         caller_locals: Local names of where it is registered, for annotations that use them.
+        limiter: Threads for its sync dependencies; FastAPI's own if it is `None`.
 
     Raises:
         UnresolvedAnnotationError: If an annotation names something that isn't defined yet.
@@ -123,6 +140,7 @@ def make_tool(
         parameters=read_parameters(name, call, names=caller_locals),
         documentation=read_docstring(_docstring(call)),
         names=caller_locals,
+        limiter=limiter,
     )
     plan = _ToolPlan(source, dependencies)
     validator, input_schema = _input(source, plan)
@@ -333,7 +351,7 @@ def _output(
 
     try:
         return build_output(returns, item=item)
-    except (TypeError, ValueError, NameError) as error:
+    except SCHEMA_FAILURES as error:
         raise schema_error(name, error, parameter="return") from error
 
 

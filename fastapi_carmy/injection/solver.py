@@ -6,9 +6,9 @@ name, so that a private helper that moves breaks nothing silently.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from inspect import Parameter, Signature
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from fastapi import Depends, params
@@ -26,14 +26,12 @@ __all__ = (
     "Dependant",
     "DependencyCall",
     "Overrides",
-    "Stack",
     "analyse",
     "dependant_of",
     "overrides_in",
     "path_with",
     "solve",
     "solve_one",
-    "stack_keys",
     "stand_in",
     "stub",
 )
@@ -42,47 +40,8 @@ DependencyCall = Callable[..., Any]
 Overrides = Mapping[DependencyCall, DependencyCall]
 """What the host puts in the place of some dependencies: callable → replacement."""
 
-_INNER_STACK = "fastapi_inner_astack"
-_FUNCTION_STACK = "fastapi_function_astack"
-_CLEANUP_SCOPES = "fastapi_async_cleanup_scopes"
-
 _SOLVE_TAKES = inspect.signature(solve_dependencies).parameters
 _ANALYSE_TAKES = inspect.signature(get_dependant).parameters
-
-
-class Stack(AsyncExitStack):
-    """An exit stack in which everyone sees the truth.
-
-    A dependency that swallows the error would make those opened before it believe in a
-    success, and commit. Here each one is closed with the error that ended the execution.
-    """
-
-    async def enter_async_context(self, cm: AbstractAsyncContextManager[Any, Any]) -> Any:
-        """Open `cm`, which can't swallow what it is closed with."""
-        return await super().enter_async_context(_NeverSwallowing(cm))
-
-
-class _NeverSwallowing:
-    __slots__ = ("_inner",)
-
-    def __init__(self, inner: AbstractAsyncContextManager[Any, Any]) -> None:
-        self._inner = inner
-
-    async def __aenter__(self) -> Any:
-        return await self._inner.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._inner.__aexit__(kind, error, traceback)
-
-
-def stack_keys(inner: AsyncExitStack, function: AsyncExitStack) -> dict[str, object]:
-    """Return what a scope holds for the solver to open yield dependencies on."""
-    return {_INNER_STACK: inner, _FUNCTION_STACK: function, _CLEANUP_SCOPES: {}}
 
 
 def overrides_in(scope: Scope) -> Overrides:
@@ -215,7 +174,8 @@ async def solve(
         background_tasks=background,
         response=response,
         dependency_cache=cache,
-        async_exit_stack=request.scope[_INNER_STACK],
+        # Required, and ignored: the scope's stacks count.
+        async_exit_stack=AsyncExitStack(),
         embed_body_fields=True,
         **options,
     )

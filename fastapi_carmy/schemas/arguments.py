@@ -17,30 +17,22 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PydanticUndefinedAnnotation,
-    PydanticUserError,
     TypeAdapter,
     ValidationError,
     with_config,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails, SchemaError, from_json, to_json
+from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
 from fastapi_carmy.errors import ToolError
+from fastapi_carmy.schemas.failures import SCHEMA_FAILURES, schema_error
 from fastapi_carmy.schemas.json_schema import schema_of
 from fastapi_carmy.tool import Input
 
-__all__ = ("Argument", "UnresolvedAnnotationError", "build_input", "schema_error")
+__all__ = ("Argument", "build_input")
 
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-_SCHEMA_FAILURES = (PydanticUserError, SchemaError, TypeError, ValueError, NameError)
-"""What pydantic raises for a type that it can't describe."""
-
-
-class UnresolvedAnnotationError(ToolError):
-    """An annotation names something that does not exist yet; it may when the application starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +116,7 @@ def build_input(
         return _envelope(tool, shape), _as_object(schema)
     except ToolError:
         raise
-    except _SCHEMA_FAILURES as error:
+    except SCHEMA_FAILURES as error:
         raise _explained(tool, [*arguments, *([whole] if whole else [])], error) from error
 
 
@@ -288,27 +280,7 @@ def _explained(tool: str, arguments: Sequence[Argument], error: Exception) -> To
     for argument in arguments:
         try:
             schema_of(TypeAdapter(_object("argument", [argument])), "validation")
-        except _SCHEMA_FAILURES as own:
+        except SCHEMA_FAILURES as own:
             return schema_error(tool, own, parameter=argument.name)
 
     return schema_error(tool, error, parameter=None)
-
-
-def schema_error(tool: str, error: Exception, *, parameter: str | None) -> ToolError:
-    """Return the start-up error for a type that pydantic can't describe."""
-    undefined = isinstance(error, PydanticUndefinedAnnotation) or (
-        isinstance(error, PydanticUserError) and error.code == "class-not-fully-defined"
-    )
-
-    if undefined:
-        return UnresolvedAnnotationError(
-            tool, "its annotation names something that isn't defined", parameter=parameter
-        )
-
-    reason = str(error).partition("\n")[0]
-    return ToolError(
-        tool,
-        f"its type or default has no JSON schema ({reason}); use types that pydantic can"
-        " validate, or let a dependency provide the value",
-        parameter=parameter,
-    )

@@ -122,8 +122,10 @@ async def test_a_sync_tool_past_its_deadline_keeps_its_turn_and_its_dependencies
 
     async def dependency() -> AsyncIterator[str]:
         is_open.append("open")
-        yield "open"
-        is_open.pop()
+        try:
+            yield "open"
+        finally:
+            is_open.pop()
 
     with Gate() as gate:
 

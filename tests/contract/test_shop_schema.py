@@ -30,7 +30,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 # The server is one for all examples.
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 def test_what_the_shop_answers_is_what_its_document_says(
-    case: schemathesis.Case[Any], url: str
+    case: "schemathesis.Case[Any]", url: str
 ) -> None:
     case.call_and_validate(
         base_url=url,

@@ -52,6 +52,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "runtime",
             "schemas",
             "seams",
+            "threads",
             "service",
             "signature",
             "tool_run",

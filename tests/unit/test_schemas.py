@@ -9,7 +9,7 @@ import pytest
 from fastapi import Query
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -120,8 +120,6 @@ def test_references_resolve_inside_the_tools_own_schema() -> None:
     spec = tool_of(grow).spec
 
     for schema in (spec.input_schema, spec.output_schema):
-        validator = Draft202012Validator(dict(schema))
-        assert not list(validator.iter_errors(validator.schema)) or True
         Draft202012Validator.check_schema(dict(schema))
         references = set(find_references(schema))
         assert references <= {f"#/$defs/{name}" for name in schema["$defs"]}  # type: ignore[attr-defined]
@@ -328,13 +326,15 @@ def test_a_model_that_allows_more_gets_it() -> None:
     tool = tool_of(place)
 
     assert tool.spec.input_schema["additionalProperties"] is True
-    assert validate(tool, {"sku": "a", "gift": True}) == {"order": OpenOrder(sku="a", gift=True)}
+    assert validate(tool, {"sku": "a", "gift": True}) == {
+        "order": OpenOrder.model_validate({"sku": "a", "gift": True})
+    }
 
 
 async def beside_another(order: Annotated[Order, Arguments], n: int) -> None: ...
 async def two_wholes(a: Annotated[Order, Arguments], b: Annotated[Order, Arguments]) -> None: ...
 async def no_model(order: Annotated[dict[str, int], Arguments]) -> None: ...
-async def with_default(order: Annotated[Order, Arguments] = Order(sku="a")) -> None: ...  # noqa: B008
+async def with_default(order: Annotated[Order, Arguments] = Order(sku="a", n=1)) -> None: ...  # noqa: B008
 
 
 @pytest.mark.parametrize("function", [beside_another, two_wholes, no_model, with_default])
@@ -369,7 +369,7 @@ def plain(value: str) -> str:
     raise ValueError("only known names")
 
 
-async def everything(
+async def everything(  # noqa: PLR0917
     items: list[Item] = [],  # noqa: B006
     pet: Annotated[Cat | Dog, Field(discriminator="kind")] | None = None,
     either: int | list[str] | None = None,
@@ -577,8 +577,7 @@ INF = float("inf")
         (Item, None),
         (None, 1),
         (Broken, Broken()),
-        (Item, Stored(sku="a")),
-    ][:-1],
+    ],
 )
 def test_a_result_that_is_not_what_was_promised_is_refused(annotation: Any, value: object) -> None:
     with pytest.raises(InvalidOutputError):
@@ -590,7 +589,7 @@ def test_a_model_may_write_its_infinities_as_text() -> None:
 
 
 def test_a_serializer_may_write_not_a_number_as_it_likes() -> None:
-    written = Annotated[float, PlainSerializer(lambda value: str(value), return_type=str)]
+    written = Annotated[float, PlainSerializer(str, return_type=str)]
 
     assert dump(dict[str, written | None], {"a": NAN, "b": None}) == {"a": "nan", "b": None}
 

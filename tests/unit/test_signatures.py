@@ -408,7 +408,7 @@ async def reads_sync_context(d: Annotated[None, Depends(sets_sync)]) -> Any:
     return current.get()
 
 
-async def model_names(
+async def model_names(  # noqa: PLR0917
     model_config: int, json: int, schema: int, copy: int, self: int, model_dump: int
 ) -> Any:
     return model_config, json, schema, copy, self, model_dump
@@ -434,7 +434,7 @@ async def path_marker(item_id: Annotated[int, Path(ge=1)]) -> Any:
     return item_id
 
 
-async def many_types(
+async def many_types(  # noqa: PLR0917
     a: date, b: UUID, c: Decimal, d: bytes, e: set[int], f: tuple[int, str], g: timedelta
 ) -> Any:
     return a, b, c, d, e, f, g
@@ -463,9 +463,7 @@ async def with_yield(x: int, y: Annotated[str, Depends(yields)]) -> Any:
     return x, y
 
 
-async def with_function_yield(
-    x: int, y: Annotated[str, Depends(yields, scope="function")]
-) -> Any:
+async def with_function_yield(x: int, y: Annotated[str, Depends(yields, scope="function")]) -> Any:
     return x, y
 
 

@@ -1,0 +1,71 @@
+"""A function in a thread, which can be waited for but not stopped."""
+
+import threading
+from collections.abc import Callable
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+
+from fastapi_carmy.cancellation import Interrupted, NoThreadError, Task, join, start_task
+
+__all__ = ("ThreadCall",)
+
+
+class ThreadCall:
+    """One call of a function, in a thread."""
+
+    __slots__ = ("_call", "_claim", "_task")
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        """Prepare `call`; nothing runs yet."""
+        self._call = call
+        self._claim = threading.Lock()
+        self._task: Task[object] | None = None
+
+    async def result(self, limiter: CapacityLimiter) -> object:
+        """Run the function in a thread and return what it returns.
+
+        Interrupting this leaves the thread running: see `ended`.
+
+        Raises:
+            NoThreadError: If it is interrupted while it waits for a free thread.
+        """
+        self._task = start_task(run_sync(self._run, limiter=limiter))
+
+        try:
+            return await join(self._task)
+        except Interrupted:
+            if self._withdraw():
+                raise NoThreadError from None
+
+            raise
+
+    async def ended(self) -> BaseException | None:
+        """Wait for the thread, however it ends; return what it raised."""
+        if self._task is None:
+            return None
+
+        try:
+            await join(self._task)
+        except Exception as error:  # noqa: BLE001
+            # Nobody waits for this outcome any more; the runtime logs it.
+            return error
+
+        return None
+
+    def _withdraw(self) -> bool:
+        """Keep the function from running; tell whether it had not begun."""
+        if not self._claim.acquire(blocking=False):
+            return False
+
+        if self._task is not None:
+            self._task.cancel()
+
+        return True
+
+    def _run(self) -> object:
+        # Taken once, by the thread or by `_withdraw`: never both.
+        if not self._claim.acquire(blocking=False):
+            return None
+
+        return self._call()

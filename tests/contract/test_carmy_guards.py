@@ -1,0 +1,265 @@
+"""Guards: who gets as far as an execution. Source: carmy/1, sections 1, 3 and 4.1."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import pytest
+from fastapi import Depends, FastAPI, Header, HTTPException, Security
+from fastapi.security import HTTPBearer
+from fastapi.testclient import TestClient
+
+from fastapi_carmy import AgentRouter, Caller, CurrentCaller
+from tests.support.asgi import connect
+from tests.support.calls import app_of, caller_from_headers, code, post
+
+JSON = {"Content-Type": "application/json"}
+PATHS = [("GET", "/.well-known/agent"), ("GET", "/agent/tools"), ("POST", "/agent/execute")]
+
+
+def refuse_without_token(x_token: Annotated[str, Header()] = "") -> None:
+    if x_token != "token":
+        raise HTTPException(401, "Who are you?", headers={"WWW-Authenticate": "Bearer"})
+
+
+@pytest.mark.spec("carmy/1 1")
+@pytest.mark.parametrize("place", ["router", "include", "application"])
+@pytest.mark.parametrize(("method", "path"), PATHS, ids=["discovery", "catalog", "execute"])
+def test_guards_of_router_include_and_application_cover_all_our_paths(
+    place: str, method: str, path: str
+) -> None:
+    def at(here: str) -> list[object]:
+        return [Depends(refuse_without_token)] if here == place else []
+
+    agent = AgentRouter(dependencies=at("router"))
+
+    @agent.tool(effect="read")
+    async def look() -> None: ...
+
+    app = FastAPI(dependencies=at("application"))  # type: ignore[arg-type]
+    app.include_router(agent, dependencies=at("include"))  # type: ignore[arg-type]
+    body = {"tool": "look"} if method == "POST" else None
+
+    with TestClient(app) as client:
+        refused = client.request(method, path, json=body)
+        allowed = client.request(method, path, json=body, headers={"X-Token": "token"})
+
+    assert (refused.status_code, code(refused)) == (401, "UNAUTHENTICATED")
+    assert list(refused.json()) == ["error"]
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert allowed.status_code == 200
+
+
+@pytest.mark.spec("carmy/1 4.1")
+@pytest.mark.parametrize("is_caller", [True, False], ids=["caller", "guard"])
+async def test_guards_and_caller_run_before_the_body_is_read(is_caller: bool) -> None:
+    if is_caller:
+        agent = AgentRouter(caller=refuse_without_token)
+    else:
+        agent = AgentRouter(dependencies=[Depends(refuse_without_token)])
+
+    async with connect(
+        app_of(agent),
+        "/agent/execute",
+        method="POST",
+        headers={"Content-Type": "text/plain"},
+        body=[b"no ", b"json"],
+    ) as exchange:
+        body = await exchange.json()
+
+    assert exchange.status == 401
+    assert exchange.body_messages_read == 0
+    assert body["error"]["code"] == "UNAUTHENTICATED"
+
+
+@pytest.mark.spec("carmy/1 1")
+def test_a_declared_length_over_the_limit_is_refused_before_the_guards() -> None:
+    agent = AgentRouter(dependencies=[Depends(refuse_without_token)], max_body_bytes=10)
+
+    with TestClient(app_of(agent)) as client:
+        answer = client.post("/agent/execute", content=b"x" * 11, headers=JSON)
+
+    assert (answer.status_code, code(answer)) == (413, "PAYLOAD_TOO_LARGE")
+
+
+@pytest.mark.spec("carmy/1 4.1")
+@pytest.mark.parametrize("kind", ["dependencies", "security"])
+def test_a_tools_own_guards_run_on_every_call_and_before_everything_else(kind: str) -> None:
+    agent = AgentRouter()
+    asked: list[str] = []
+
+    def guard(x_token: Annotated[str, Header()] = "") -> str:
+        asked.append(x_token)
+        refuse_without_token(x_token)
+        return "anna"
+
+    async def by_dependencies(text: str) -> str:
+        return text
+
+    async def by_security(text: str, who: Annotated[str, Security(guard)]) -> str:
+        return text
+
+    if kind == "dependencies":
+        agent.add_tool(
+            by_dependencies, name="wipe", effect="destructive", dependencies=[Depends(guard)]
+        )
+        agent.add_tool(by_dependencies, name="look", effect="read", dependencies=[Depends(guard)])
+    else:
+        agent.add_tool(by_security, name="wipe", effect="destructive")
+        agent.add_tool(by_security, name="look", effect="read")
+
+    token = {"X-Token": "token"}
+
+    with TestClient(app_of(agent)) as client:
+        refused = post(client, "wipe", {"nonsense": 1}, request_id="")
+        passed = post(client, "wipe", {"nonsense": 1}, request_id="", headers=token)
+        first = post(client, "look", {"text": "a"}, request_id="r", headers=token)
+        replay = post(client, "look", {"text": "a"}, request_id="r", headers=token)
+        stranger = post(client, "look", {"text": "a"}, request_id="r")
+        unknown = post(client, "nothing")
+
+    assert list(refused.json()) == list(stranger.json()) == ["error"]
+    assert refused.status_code == stranger.status_code == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert code(passed) == "CONFIRMATION_REQUIRED"
+    assert replay.content == first.content
+    assert code(unknown) == "TOOL_NOT_FOUND"
+    assert asked == ["", "token", "token", "token", ""]
+
+
+@pytest.mark.spec("carmy/1 4.1")
+def test_fastapis_own_security_is_a_guard() -> None:
+    agent = AgentRouter()
+
+    @agent.tool(effect="read")
+    async def look(token: Annotated[object, Security(HTTPBearer())]) -> str:
+        return "seen"
+
+    with TestClient(app_of(agent)) as client:
+        refused = post(client, "look", {"nonsense": 1})
+        allowed = post(client, "look", headers={"Authorization": "Bearer x"})
+
+    assert refused.status_code in (401, 403)
+    assert list(refused.json()) == ["error"]
+    assert allowed.json()["data"] == "seen"
+
+
+@pytest.mark.spec("carmy/1 4.1")
+def test_a_guard_that_yields_sees_how_its_execution_ended() -> None:
+    seen: list[str] = []
+
+    async def guard() -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
+            seen.append(type(error).__name__)
+            raise
+        seen.append("passed")
+
+    agent = AgentRouter(dependencies=[Depends(guard)])
+
+    @agent.tool(effect="read")
+    async def look(divisor: int) -> int:
+        return 1 // divisor
+
+    with TestClient(app_of(agent)) as client:
+        post(client, "look", {"divisor": 1}, request_id="r")
+        post(client, "look", {"divisor": 0})
+        post(client, "look", {"divisor": 1}, request_id="r")
+        client.post("/agent/execute", content=b"{", headers=JSON)
+        client.get("/agent/tools")
+
+    assert seen == ["passed", "ZeroDivisionError", "passed", "AgentError", "passed"]
+
+
+def test_the_caller_is_resolved_once_and_shared_with_guards_and_endpoints() -> None:
+    asked: list[str | None] = []
+
+    def caller(x_principal: Annotated[str | None, Header()] = None) -> Caller:
+        asked.append(x_principal)
+        return Caller(principal=x_principal)
+
+    def guard(caller: CurrentCaller) -> None:
+        if caller.principal is None:
+            raise HTTPException(401)
+
+    agent = AgentRouter(caller=caller, dependencies=[Depends(guard)])
+
+    @agent.tool(effect="read")
+    async def who(caller: Caller) -> str | None:
+        return caller.principal
+
+    @agent.get("/who")
+    async def who_over_rest(caller: CurrentCaller) -> str | None:
+        return caller.principal
+
+    headers = {"X-Principal": "anna"}
+
+    with TestClient(app_of(agent)) as client:
+        answer = post(client, "who", headers=headers)
+        over_rest = client.get("/who", headers=headers)
+        refused = post(client, "who")
+
+    assert answer.json()["data"] == over_rest.json() == "anna"
+    assert refused.status_code == 401
+    assert asked.count("anna") <= 3
+
+
+def test_a_caller_dependency_may_say_nobody() -> None:
+    def caller() -> None: ...
+
+    agent = AgentRouter(caller=caller)
+
+    @agent.tool(effect="read")
+    async def who(caller: Caller) -> str | None:
+        return caller.principal
+
+    with TestClient(app_of(agent)) as client:
+        assert post(client, "who").json()["data"] is None
+
+
+def test_what_is_no_caller_is_a_mistake_of_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    agent = AgentRouter(caller=lambda: "anna")
+
+    @agent.tool(effect="read")
+    async def who() -> None: ...
+
+    with TestClient(app_of(agent)) as client:
+        answer = post(client, "who")
+
+    assert (answer.status_code, code(answer)) == (500, "TOOL_PANIC")
+    assert "returns a `Caller`" in caplog.text
+
+
+@pytest.mark.spec("carmy/1 4.2")
+@pytest.mark.parametrize(
+    ("has_guard", "has_caller", "warns"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_guards_without_a_caller_are_warned_about_at_start_up(
+    has_guard: bool, has_caller: bool, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = AgentRouter(
+        caller=caller_from_headers if has_caller else None,
+        dependencies=[Depends(refuse_without_token)] if has_guard else [],
+    )
+
+    with TestClient(app_of(agent)):
+        pass
+
+    assert ("share one namespace of request_id" in caplog.text) is warns
+
+
+def test_wrong_parameters_of_a_guard_are_named_and_not_echoed() -> None:
+    def guard(limit: int) -> None: ...
+
+    agent = AgentRouter(dependencies=[Depends(guard)])
+
+    @agent.tool(effect="read")
+    async def look() -> None: ...
+
+    with TestClient(app_of(agent)) as client:
+        answer = post(client, "look", path="/agent/execute?limit=hunter2")
+
+    assert (answer.status_code, code(answer)) == (400, "INVALID_REQUEST")
+    assert "limit" in answer.json()["error"]["details"]["reason"]
+    assert "hunter2" not in answer.text
