@@ -64,6 +64,7 @@ class Cancellation:
         "_at_alarm",
         "_before",
         "_event",
+        "_home",
         "_interrupted",
         "_loop",
         "_task",
@@ -83,6 +84,7 @@ class Cancellation:
         self.overran = False
         """Whether finishing took longer than `limit_finish` allowed."""
         self._loop = asyncio.get_running_loop()
+        self._home: asyncio.Task[object] | None = None
         self._task: asyncio.Task[object] | None = None
         self._before = 0
         self._interrupted = False
@@ -138,8 +140,13 @@ class Cancellation:
         if self.reason is not None:
             raise Interrupted
 
-        task = asyncio.current_task()
-        assert task is not None
+        task = self._home
+
+        if task is None:
+            # An execution lives in one task, so it is looked up once.
+            task = self._home = asyncio.current_task(self._loop)
+            assert task is not None
+
         self._task = task
         self._before = task.cancelling()
 

@@ -11,6 +11,7 @@ AgentError                        while a call is served; carries the wire's fie
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final
 
@@ -205,8 +206,10 @@ class HostError(AgentError):
 
     @property
     def status_code(self) -> int:
-        """The status that the host named."""
-        return self._host_status
+        """The status that the host named, unless no error and no body can have it."""
+        status = self._host_status
+        fits = HTTPStatus.MULTIPLE_CHOICES <= status and status != HTTPStatus.NOT_MODIFIED
+        return status if fits else super().status_code
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -24,7 +24,12 @@ from fastapi_carmy.events import Event, ExecutionCompleted, ExecutionStarted, To
 from fastapi_carmy.next_actions import next_actions
 from fastapi_carmy.policies import PolicyCall
 from fastapi_carmy.reservation import Reservation, is_request_id, reserve
-from fastapi_carmy.result import ExecutionResult, ExecutionStatus, status_of
+from fastapi_carmy.result import (
+    ExecutionResult,
+    ExecutionStatus,
+    new_execution_id,
+    status_of,
+)
 from fastapi_carmy.runtime_errors import (
     busy,
     cancelled,
@@ -92,7 +97,7 @@ class Execution:
             report: Takes the execution's events, or `None` when nobody watches.
             leave: Told once, when nothing of the execution is left.
         """
-        self.id = f"exec_{uuid4()}"
+        self.id = new_execution_id()
         self.cancellation = cancellation
         self._settings = settings
         self._call = call
@@ -142,7 +147,10 @@ class Execution:
             if self._opened.is_open or self._reservation is not None:
                 self.cancellation.limit_finish(self._settings.finish_seconds)
 
-            await self._close(None)
+            if self._opened.is_open:
+                await self._opened.aclose(None)
+
+            self._run.give_turn()
         except BaseException as error:  # noqa: BLE001
             # The edge of a run: everything becomes an answer, or is raised again.
             return await self._fail(error)
@@ -161,6 +169,11 @@ class Execution:
             return await self._conclude(result, partial(self._reservation.complete, result))
 
         return await self._conclude(result)
+
+    @property
+    def has_outlived(self) -> bool:
+        """Whether something of it still lives, so that `aclose` has to wait."""
+        return self._outlived is not None
 
     async def aclose(self) -> None:
         """Wait for a thread that outlived the answer, then close what it used."""
@@ -231,7 +244,7 @@ class Execution:
             raise invalid_id()
 
         if call.invalid is not None:
-            raise invalid_arguments(argument_errors(call.invalid))
+            raise invalid_arguments(argument_errors(call.invalid, call.arguments_as_sent()))
 
         # A claim that is interrupted half-way would leave nobody to settle it.
         self.cancellation.end()
@@ -381,7 +394,8 @@ class Execution:
                 await settle()
                 is_settled = True
 
-            await self._audit(result.status, result.error, replayed=result.replayed)
+            if self._settings.audit:
+                await self._audit(result.status, result.error, replayed=result.replayed)
         except Interrupted:
             if not await self.cancellation.settle():
                 await self._conclude_unheard(result, None if is_settled else settle)
@@ -437,9 +451,6 @@ class Execution:
     async def _audit(
         self, status: ExecutionStatus, error: AgentError | None, *, replayed: bool
     ) -> None:
-        if not self._settings.audit:
-            return
-
         tool = self._call.tool
         request_id = self._call.request_id
         await audit_all(

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from uuid import uuid4
 
 from fastapi_carmy.buffer import EventBuffer
 from fastapi_carmy.caller import Caller
@@ -11,7 +10,7 @@ from fastapi_carmy.envelope import decode, encode_call
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.events import Event, ExecutionCompleted
 from fastapi_carmy.injection import HostOpened, needs_request
-from fastapi_carmy.result import ExecutionResult
+from fastapi_carmy.result import ExecutionResult, new_execution_id
 from fastapi_carmy.runtime_errors import invalid_request
 from fastapi_carmy.service import Service
 
@@ -47,7 +46,7 @@ async def execute(
         if call.tool is not None and opened.lacks_request and needs_request(call.tool):
             raise invalid_request("the tool takes something from an HTTP request; pass `request=`")
     except AgentError as error:
-        result = ExecutionResult.failed(f"exec_{uuid4()}", error)
+        result = ExecutionResult.failed(new_execution_id(), error)
 
         if report is not None:
             report(ExecutionCompleted(result))

@@ -11,7 +11,7 @@ __all__ = ("encode",)
 def encode(value: object) -> bytes:
     """Return `value` as compact UTF-8 JSON; never fails.
 
-    NaN and the infinities become `null`, a lone surrogate becomes U+FFFD, and an
+    NaN and the infinities become `null`, a lone surrogate becomes `?`, and an
     object that JSON can't hold becomes the name of its type in angle brackets.
     """
     try:

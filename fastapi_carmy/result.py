@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import urandom
 from typing import Any, Literal, cast
 
 from pydantic_core import from_json
@@ -9,9 +10,18 @@ from pydantic_core import from_json
 from fastapi_carmy.errors import AgentError, ErrorCategory
 from fastapi_carmy.jsontext import encode
 
-__all__ = ("ExecutionResult", "ExecutionStatus", "NextAction", "status_of")
+__all__ = (
+    "ExecutionResult",
+    "ExecutionStatus",
+    "NextAction",
+    "new_execution_id",
+    "status_of",
+)
 
 ExecutionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
+
+_VERSION_4 = 0x00000000_0000_4000_8000_000000000000
+_RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
 
 _STATUS_OF_CATEGORY: Mapping[ErrorCategory, ExecutionStatus] = {
     ErrorCategory.CANCELLED: "cancelled",
@@ -135,6 +145,12 @@ class ExecutionResult:
 
     def _agent(self) -> dict[str, object]:
         return cast("dict[str, object]", self._parsed()["_agent"])
+
+
+def new_execution_id() -> str:
+    """Return `exec_` and a random UUID. Source: carmy/1, section 2.2; RFC 9562, 5.4."""
+    digits = f"{int.from_bytes(urandom(16)) & _RANDOM_BITS | _VERSION_4:032x}"
+    return f"exec_{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def status_of(error: AgentError) -> ExecutionStatus:

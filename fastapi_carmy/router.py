@@ -25,6 +25,7 @@ from fastapi_carmy.errors import ConfigurationError
 from fastapi_carmy.events import Event
 from fastapi_carmy.hosting import HostCall
 from fastapi_carmy.http.adoption import OrdinaryRoutes
+from fastapi_carmy.http.agents import AgUiRoutes
 from fastapi_carmy.http.application import check_application
 from fastapi_carmy.http.protocol import Protocol
 from fastapi_carmy.injection import (
@@ -50,7 +51,7 @@ _logger = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
-class AgentRouter(APIRouter):
+class AgentRouter(AgUiRoutes):
     """A router that serves tools to AI agents, beside routes of its own.
 
     It is used as any router: `app.include_router(agent_router)`. Its lifespan builds the
@@ -267,7 +268,15 @@ class AgentRouter(APIRouter):
 
         Args:
             prefix: What the other paths start with, such as `/api`.
+
+        Raises:
+            ConfigurationError: If `prefix` is no path, or one that depends on the request.
         """
+        if (prefix and not prefix.startswith("/")) or "{" in prefix:
+            raise ConfigurationError(
+                f"The prefix is a path such as '/api', without parameters, not {prefix!r}."
+            )
+
         root = APIRouter(dependencies=self.dependencies, tags=self.tags)
         self._protocol.add_discovery(root, prefix=prefix.rstrip("/"))
         return root
@@ -301,7 +310,9 @@ class AgentRouter(APIRouter):
         )
 
     async def aclose(self) -> None:
-        """Stop live executions and close the store, where no lifespan does."""
+        """Stop live runs and executions and close the store, where no lifespan does."""
+        await self._stop_agents(self._stop_seconds)
+
         if self._service is not None:
             await self._service.runtime.stop(self._stop_seconds)
 
@@ -416,9 +427,10 @@ class AgentRouter(APIRouter):
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncGenerator[Mapping[str, Any] | None]:
         service = self._serve(app)
-        self._lifespans += 1
 
         async with self._user_lifespan(app) as state:
+            self._lifespans += 1
+
             try:
                 yield state
             finally:
@@ -426,6 +438,9 @@ class AgentRouter(APIRouter):
 
                 # Two applications can share a router, and do not stop together.
                 if self._lifespans == 0:
+                    if not await self._stop_agents(self._stop_seconds):
+                        _logger.error("Agents did not stop within %s s.", self._stop_seconds)
+
                     if not await service.runtime.stop(self._stop_seconds):
                         _logger.error(
                             "%d executions did not stop within %s s.",
@@ -434,6 +449,10 @@ class AgentRouter(APIRouter):
                         )
 
                     await self.store.aclose()
+
+    async def _stop_agents(self, seconds: float) -> bool:
+        stopped = [await child._stop_agents(seconds) for child, _ in self._children]
+        return await super()._stop_agents(seconds) and all(stopped)
 
     def _host_call(
         self,

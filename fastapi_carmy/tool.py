@@ -98,6 +98,14 @@ class Output(Protocol):
         """
         ...
 
+    def dump_item(self, value: object) -> bytes:
+        """Return one item of a generator's result as JSON bytes.
+
+        Raises:
+            InvalidOutputError: As `dump`.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
@@ -117,3 +125,8 @@ class Tool:
     """Names of the parameters that take the `AgentContext` itself."""
     caller_parameters: tuple[str, ...] = ()
     """Names of the parameters that take the `Caller` itself."""
+
+    @property
+    def has_injected(self) -> bool:
+        """Whether it takes anything that is no argument."""
+        return bool(self.has_dependencies or self.context_parameters or self.caller_parameters)

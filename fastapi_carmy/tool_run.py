@@ -2,16 +2,20 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from functools import partial
 from inspect import isawaitable
+from typing import cast
+
+from pydantic_core import from_json
 
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation, Interrupted, NoThreadError
 from fastapi_carmy.context import AgentContext
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.events import Event, ToolStarted
-from fastapi_carmy.invocation import call_async, call_async_generator, in_thread
+from fastapi_carmy.invocation import call_async_generator, iterate
 from fastapi_carmy.result import NextAction
 from fastapi_carmy.seams import Opened, Settings
 from fastapi_carmy.threads import ThreadCall
@@ -122,7 +126,10 @@ class ToolRun:
         cancellation.limit(spec.timeout_seconds or settings.timeout_seconds)
 
         if not spec.parallel_safe:
-            await self._take_turn(spec.name)
+            if not settings.turns.take_nowait(spec.name):
+                await settings.turns.take(spec.name)
+
+            self._turn = spec.name
 
         self.phase = Phase.OPENING
 
@@ -130,11 +137,14 @@ class ToolRun:
             self.started = time.monotonic()
             self._report(ToolStarted(self._execution_id, spec.name))
 
-        values = await self._values(tool)
+        values = self._call.arguments
 
-        if cancellation.is_cancelled:
-            # A dependency swallowed it; nothing would interrupt the tool any more.
-            raise Interrupted
+        if tool.has_injected:
+            values = await self._with_injected(tool, values)
+
+            if cancellation.is_cancelled:
+                # A dependency swallowed it; nothing would interrupt the tool any more.
+                raise Interrupted
 
         value = await self._run(tool, tool.bind(values))
         cancellation.end()
@@ -168,17 +178,7 @@ class ToolRun:
         if turn is not None:
             self._settings.turns.give(turn)
 
-    async def _take_turn(self, name: str) -> None:
-        turns = self._settings.turns
-
-        if not turns.take_nowait(name):
-            await turns.take(name)
-
-        self._turn = name
-
-    async def _values(self, tool: Tool) -> dict[str, object]:
-        values = self._call.arguments
-
+    async def _with_injected(self, tool: Tool, values: dict[str, object]) -> dict[str, object]:
         if tool.has_dependencies:
             injected = await self._opened.dependencies(tool, self.context, values)
             values = {**values, **injected}
@@ -195,12 +195,15 @@ class ToolRun:
         self.phase = Phase.RUNNING
 
         if tool.kind is ToolKind.ASYNC:
-            return await call_async(call)
+            return await cast("Awaitable[object]", call())
 
         if tool.kind is ToolKind.ASYNC_GENERATOR:
-            return await call_async_generator(call, self.context)
+            return await call_async_generator(call, partial(self._report_item, tool))
 
-        thread = self._thread = in_thread(tool.kind, call, self.context)
+        if tool.kind is ToolKind.THREAD_GENERATOR:
+            call = partial(iterate, call, partial(self._report_item, tool), self.context)
+
+        thread = self._thread = ThreadCall(call)
 
         try:
             value = await thread.result(self._settings.limiter)
@@ -217,3 +220,8 @@ class ToolRun:
 
         self._thread = None
         return await value if isawaitable(value) else value
+
+    def _report_item(self, tool: Tool, item: object) -> None:
+        if self._report is not None:
+            # As the answer will show it; one that does not fit ends the tool here.
+            self.context.partial(from_json(tool.output.dump_item(item)))

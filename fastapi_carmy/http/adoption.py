@@ -10,7 +10,7 @@ __all__ = ("OrdinaryRoutes",)
 
 
 class OrdinaryRoutes(APIRouter):
-    """A router's routes without those of carmy/1, which its parent answers itself."""
+    """A router's routes and agents without those of carmy/1, which its parent answers itself."""
 
     def __init__(self, child: APIRouter, *, lifespan: Lifespan[object]) -> None:
         """Show the routes of `child`; those it gets before the application starts too."""
@@ -31,7 +31,11 @@ class OrdinaryRoutes(APIRouter):
     @property
     def routes(self) -> list[BaseRoute]:
         """The child's routes, as they are now."""
-        return [route for route in self._child.routes if not isinstance(route, AgentRoute)]
+        return [
+            route
+            for route in self._child.routes
+            if not isinstance(route, AgentRoute) or route.answers.is_agent
+        ]
 
     @routes.setter
     def routes(self, routes: list[BaseRoute]) -> None:

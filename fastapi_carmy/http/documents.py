@@ -27,6 +27,7 @@ class _DocumentEndpoint:
     """Serves a document behind the route's guards."""
 
     methods = ("GET", "HEAD")
+    is_agent = False
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class ExecuteEndpoint:
     """Runs one tool a request. Source: carmy/1, section 2."""
 
     methods = ("POST",)
+    is_agent = False
 
     def __init__(
         self,
@@ -131,8 +132,11 @@ class _Request:
 
         try:
             cancellation.begin()
-            caller = await self.opened.router_guards()
-            call = await self._call(cancellation)
+            caller = await self.opened.router_guards() if self.opened.has_router_guards else None
+            self._head.check_content_type()
+            body = await read_body(self.receive, self._max_body_bytes)
+            cancellation.watch(partial(disconnected, self.receive))
+            call = self._call(body)
             cancellation.end()
             return runtime.execution(
                 call,
@@ -161,10 +165,7 @@ class _Request:
 
         return error
 
-    async def _call(self, cancellation: Cancellation) -> Call:
-        self._head.check_content_type()
-        body = await read_body(self.receive, self._max_body_bytes)
-        cancellation.watch(partial(disconnected, self.receive))
+    def _call(self, body: bytes) -> Call:
         call = decode(body, self._service.finder(self.opened.overrides))
 
         if self._head.idempotency_keys:
@@ -183,8 +184,11 @@ async def _answer(request: _Request, send: Send) -> None:
         await send_result(send, result, opened.headers)
     finally:
         # The execution is over whether or not somebody takes the answer.
-        await execution.aclose()
-        await opened.run_background(result)
+        if execution.has_outlived:
+            await execution.aclose()
+
+        if opened.background is not None:
+            await opened.run_background(result)
 
 
 async def _produce(request: _Request, frames: ExecutionFrames, cancellation: Cancellation) -> None:

@@ -1,8 +1,7 @@
 """What an execute request says in its head, and its body, read with a limit."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from starlette.types import Receive, Scope
 
@@ -15,8 +14,7 @@ _JSON = re.compile(r"application/(?:[^;\s]+\+)?json", re.IGNORECASE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     """The headers that decide how a request is handled."""
 
     content_length: int | None
@@ -28,17 +26,25 @@ class RequestHead:
     @classmethod
     def of(cls, scope: Scope) -> "RequestHead":
         """Read the head of an HTTP request."""
-        found: dict[bytes, list[bytes]] = {}
+        found: dict[bytes, bytes] = {}
+        keys: list[str | None] = []
 
         for name, value in scope["headers"]:
-            if name in _WANTED:
-                found.setdefault(name, []).append(value)
+            if name not in _WANTED:
+                continue
+
+            if name == b"idempotency-key":
+                keys.append(_key(value))
+            elif name in found and name != b"content-length":
+                found[name] += b"," + value
+            else:
+                found[name] = value
 
         return cls(
-            _content_length(found),
-            b",".join(found.get(b"content-type", ())).decode("latin-1"),
-            b",".join(found.get(b"accept", ())).decode("latin-1"),
-            tuple(_key(value) for value in found.get(b"idempotency-key", ())),
+            _content_length(found.get(b"content-length")),
+            found.get(b"content-type", b"").decode("latin-1"),
+            found.get(b"accept", b"").decode("latin-1"),
+            tuple(keys),
         )
 
     def check_length(self, max_bytes: int) -> None:
@@ -99,14 +105,9 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-def _content_length(found: Mapping[bytes, list[bytes]]) -> int | None:
-    values = found.get(b"content-length")
-
+def _content_length(value: bytes | None) -> int | None:
     # A server refuses any other spelling itself; an absurd length is over every limit.
-    if values is None or not values[-1].isdigit():
-        return None
-
-    return int(values[-1][:20])
+    return int(value[:20]) if value is not None and value.isdigit() else None
 
 
 def _key(value: bytes) -> str | None:

@@ -1,6 +1,8 @@
 """Answers as bytes: results, errors and documents."""
 
-from collections.abc import Iterable, Mapping
+import logging
+import re
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Final
 
 from starlette.types import Send
@@ -12,12 +14,28 @@ from fastapi_carmy.result import ExecutionResult
 
 __all__ = ("error_body", "send_body", "send_document", "send_error", "send_result")
 
+_logger = logging.getLogger(__name__)
 _RawHeaders = list[tuple[bytes, bytes]]
 
 _JSON: Final[tuple[bytes, bytes]] = (b"content-type", b"application/json")
 _NO_STORE: Final[tuple[bytes, bytes]] = (b"cache-control", b"no-store")
 _FIXED = frozenset((b"content-type", b"content-length", b"cache-control", b"carmy-replayed"))
 _OURS = _FIXED | {b"retry-after"}
+# What says how the body is framed or coded; a host can't know that of a body of ours.
+_FRAMING = frozenset(
+    (
+        b"connection",
+        b"content-encoding",
+        b"content-range",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_VALUES = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def error_body(error: AgentError) -> bytes:
@@ -34,10 +52,10 @@ async def send_body(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_result(
+def send_result(
     send: Send, result: ExecutionResult, host_headers: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    """Send an execution's answer.
+) -> Awaitable[None]:
+    """Send an execution's answer, when awaited.
 
     Args:
         send: ASGI's.
@@ -52,13 +70,13 @@ async def send_result(
     if result.replayed:
         headers.append((b"carmy-replayed", b"true"))
     elif host_headers:
-        headers.extend(header for header in host_headers if header[0].lower() not in _OURS)
+        headers.extend(header for header in _fit(host_headers) if header[0].lower() not in _OURS)
 
     if result.error is not None:
         status = result.error.status_code
         headers.extend(_raw(result.error.headers))
 
-    await send_body(send, status, result.body, headers)
+    return send_body(send, status, result.body, headers)
 
 
 async def send_error(send: Send, error: AgentError) -> None:
@@ -105,4 +123,21 @@ def _raw(headers: Mapping[str, str]) -> _RawHeaders:
         name.lower().encode("latin-1"): value.encode("latin-1", "replace")
         for name, value in headers.items()
     }
-    return [(name, value) for name, value in raw.items() if name not in _FIXED]
+    return [(name, value) for name, value in _fit(raw.items()) if name not in _FIXED]
+
+
+def _fit(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Leave out what is no header, and what would say something of our body.
+
+    A line break in a value would make a second header of it. Source: RFC 9110, section 5.
+    """
+    for name, value in headers:
+        if name.lower() in _FRAMING:
+            continue
+
+        if _NAME.fullmatch(name) is None or _NOT_IN_VALUES.search(value) is not None:
+            # Neither name nor value: they may hold what the client sent.
+            _logger.warning("A header with forbidden characters was left out of an answer.")
+            continue
+
+        yield name, value

@@ -35,6 +35,11 @@ class Endpoint(Protocol):
         """The router that the endpoint belongs to."""
         ...
 
+    @property
+    def is_agent(self) -> bool:
+        """Whether this is an agent's, not a part of carmy/1."""
+        ...
+
     async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
         """Answer one request, whose method is one of `methods`.
 

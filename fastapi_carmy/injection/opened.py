@@ -234,6 +234,11 @@ class HttpOpened(_Opened):
         """What dependencies set on their `Response`."""
         return () if self.response is None else self.response.raw_headers
 
+    @property
+    def has_router_guards(self) -> bool:
+        """Whether the route itself depends on anything."""
+        return bool(self._router_guards.dependant.dependencies)
+
     async def router_guards(self) -> Caller | None:
         """Run what the route itself depends on: the router's, its includes', the application's.
 
@@ -244,11 +249,10 @@ class HttpOpened(_Opened):
             ConfigurationError: If that is something else than a caller.
             Exception: Whatever a guard refuses with.
         """
-        guards = self._router_guards
-
-        if not guards.dependant.dependencies:
+        if not self.has_router_guards:
             return None
 
+        guards = self._router_guards
         values = await self._solve(
             self._open(),
             guards.dependant,

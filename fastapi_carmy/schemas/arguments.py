@@ -55,7 +55,10 @@ class Argument:
         if self.default is Parameter.empty:
             return FieldInfo.from_annotation(self._type)
 
-        return FieldInfo.from_annotated_attribute(self._type, self.default)
+        # A second `Field` makes pydantic 2.11 merge into a new object; alone, the annotation's
+        # own one would take the default, and every other use of that annotation with it.
+        own: Any = Annotated[self._type, Field()]
+        return FieldInfo.from_annotated_attribute(own, self.default)
 
     @property
     def wire_names(self) -> tuple[str, ...]:

@@ -16,6 +16,11 @@ class _Generator(GenerateJsonSchema):
         # The base class decides the signature.
         return False
 
+    def encode_default(self, dft: Any) -> Any:
+        encoded = super().encode_default(dft)
+        # A set has no order, and the catalog is the same bytes in every process.
+        return sorted(encoded, key=to_json) if isinstance(dft, set | frozenset) else encoded
+
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         if kind == "non-serializable-default":
             raise PydanticInvalidForJsonSchema(detail)

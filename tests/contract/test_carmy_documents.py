@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import Annotated
 
 import pytest
-from fastapi import FastAPI
+from fastapi import Cookie, Depends, FastAPI, Security
+from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -15,6 +17,7 @@ from tests.support.asgi import connect
 from tests.support.calls import app_of, caller_from_headers, code, post
 
 DISCOVERY, TOOLS, EXECUTE = "/.well-known/agent", "/agent/tools", "/agent/execute"
+DEPENDS_ON = "X-Permissions, X-Principal, X-Session"
 
 
 def small_router(**options: object) -> AgentRouter:
@@ -261,12 +264,34 @@ def test_each_caller_gets_a_catalog_of_its_own_where_that_is_on() -> None:
     assert names(of_nobody.json()) == []
     for answer in (of_anna, of_boss, of_nobody):
         assert answer.headers["etag"] == f'"{sha256(answer.content).hexdigest()}"'
-        assert answer.headers["vary"] == "X-Permissions, X-Principal, X-Session"
+        assert answer.headers["vary"] == DEPENDS_ON
     assert discovery.json()["tools_version"] == sha256(of_anna.content).hexdigest()
-    assert discovery.headers["vary"] == unchanged.headers["vary"] == "Authorization, Cookie"
+    assert discovery.headers["vary"] == unchanged.headers["vary"] == DEPENDS_ON
     assert unchanged.status_code == 304
     assert of_another.status_code == 200
     assert agent.tools_version == sha256(of_boss.content).hexdigest()
+
+
+@pytest.mark.spec("carmy/1 1.3")
+def test_a_catalog_that_depends_on_security_varies_by_its_header() -> None:
+    def caller(token: Annotated[object, Security(HTTPBearer(auto_error=False))]) -> Caller:
+        return Caller()
+
+    def guard(
+        key: Annotated[object, Security(APIKeyHeader(name="X-Key", auto_error=False))],
+        crumb: Annotated[str, Cookie()] = "",
+    ) -> None: ...
+
+    agent = small_router(caller=caller, per_caller_catalog=True, dependencies=[Depends(guard)])
+
+    with TestClient(app_of(agent)) as client:
+        vary = client.get(TOOLS).headers["vary"]
+
+    assert {name.strip().lower() for name in vary.split(",")} == {
+        "authorization",
+        "cookie",
+        "x-key",
+    }
 
 
 def test_the_documents_do_not_ask_who_calls_where_all_callers_see_the_same() -> None:

@@ -1,6 +1,6 @@
 """The same pipeline without HTTP: `router.execute` and `router.stream`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import date
 from typing import Annotated, Any
 
@@ -155,7 +155,11 @@ async def test_what_needs_a_request_says_so_without_one(what: str) -> None:
     async def by_dependency(trace: Annotated[str, Depends(trace)]) -> str:
         return trace
 
-    functions = {"request": by_request, "header": by_header, "sub-dependency": by_dependency}
+    functions: dict[str, Callable[..., object]] = {
+        "request": by_request,
+        "header": by_header,
+        "sub-dependency": by_dependency,
+    }
     agent.add_tool(functions[what], name="look", effect="read")
 
     @agent.get("/outside")

@@ -1,6 +1,6 @@
 """An AgentRouter is a router: prefixes, includes, lifespans, routes of its own."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -193,9 +193,11 @@ def test_what_is_added_too_late_is_refused(what: str) -> None:
         "router": lambda: agent.include_router(router("late")),
     }
 
-    with TestClient(app_of(agent)):
-        with pytest.raises(ConfigurationError, match="after the catalog was built"):
-            add[what]()
+    with (
+        TestClient(app_of(agent)),
+        pytest.raises(ConfigurationError, match="after the catalog was built"),
+    ):
+        add[what]()
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,7 @@ def test_the_users_own_routes_are_fastapis_and_keep_their_route_class() -> None:
     seen: list[str] = []
 
     class Timed(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
 
             async def timed(request: Request) -> Response:

@@ -4,58 +4,26 @@ uvicorn cancels the task of a request once; a cancel scope of the host cancels i
 each `await`. Either way what was opened closes, and no `request_id` stays in limbo.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from fastapi import Depends
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fastapi_carmy import AgentError, AgentRouter, ErrorCategory
-from fastapi_carmy.cancellation import Interrupted, Task, start_task
 from fastapi_carmy.stores import Key
 from tests.support.asgi import Exchange, execute
 from tests.support.calls import answer, app_of
 from tests.support.gates import Gate, GatedPolicy, reached
+from tests.support.interruptible import Interruptible, Kind
 from tests.support.stores import GatedStore
 
 pytestmark = pytest.mark.spec("carmy/1 4.2")
 
-Kind = Literal["task", "scope"]
 by_task_and_by_scope = pytest.mark.parametrize("kind", ["task", "scope"])
-
-
-class Interruptible:
-    """An application whose requests a test can cut, as a server or a middleware does."""
-
-    def __init__(self, app: ASGIApp, kind: Kind) -> None:
-        self.interrupt: Callable[[], object] = lambda: None
-        self.ended = anyio.Event()
-        self._app = app
-        self._kind = kind
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if self._kind == "task":
-                await self._in_task(scope, receive, send)
-            else:
-                with anyio.CancelScope() as cut:
-                    self.interrupt = cut.cancel
-                    await self._app(scope, receive, send)
-        finally:
-            self.ended.set()
-
-    async def _in_task(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def run() -> None:
-            await self._app(scope, receive, send)
-
-        task: Task[object] = start_task(run())
-        self.interrupt = task.cancel
-        with suppress(Interrupted):
-            await task
 
 
 async def interrupt_at(
@@ -83,7 +51,7 @@ async def read_what_comes(exchange: Exchange) -> None:
         await exchange.read()
 
 
-def working(agent: AgentRouter, during: Callable[[], object] | None = None) -> list[int]:
+def working(agent: AgentRouter) -> list[int]:
     """Add the tool `work`, not safe to repeat; returns its runs."""
     runs: list[int] = []
 

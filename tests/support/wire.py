@@ -106,6 +106,12 @@ class Served:
         """The base URL, for clients that are not ours."""
         return f"http://127.0.0.1:{self.port}"
 
+    async def started(self) -> None:
+        """Wait until the application's lifespan has begun."""
+        with anyio.fail_after(LIMIT_SECONDS):
+            while not self._server.started:
+                await anyio.lowlevel.checkpoint()
+
     async def noticed_hang_up(self) -> None:
         """Wait until the server knows of no connection any more."""
         with anyio.fail_after(LIMIT_SECONDS):
@@ -128,14 +134,16 @@ async def serve_here(app: ASGIApp, **options: Any) -> AsyncIterator[Served]:
     server = uvicorn.Server(uvicorn.Config(app, **options))
     listener = socket.create_server(("127.0.0.1", 0))
 
-    async with anyio.create_task_group() as tasks:
-        try:
-            tasks.start_soon(server.serve, [listener])
-            yield Served(server, listener.getsockname()[1])
-        finally:
-            server.should_exit = True
+    with listener:
+        async with anyio.create_task_group() as tasks:
+            try:
+                tasks.start_soon(server.serve, [listener])
+                served = Served(server, listener.getsockname()[1])
+                await served.started()
+                yield served
+            finally:
+                server.should_exit = True
 
-    listener.close()
     assert all_tasks() <= before, all_tasks() - before
 
 

@@ -197,6 +197,18 @@ def test_schemas_are_the_same_bytes_for_every_hash_seed() -> None:
     assert len(outputs) == 1
 
 
+Quantity = Annotated[int, Field(ge=1)]
+
+
+def test_tools_that_share_an_annotation_keep_their_own_defaults() -> None:
+    async def order(quantity: Quantity = 1) -> None: ...
+    async def restock(quantity: Quantity) -> None: ...
+
+    specs = [make_tool(tool, effect="write").spec for tool in (order, restock)]
+
+    assert [spec.input_schema.get("required", []) for spec in specs] == [[], ["quantity"]]
+
+
 # ---- what is refused while the application starts
 
 

@@ -1,0 +1,336 @@
+"""`POST {path}`: one run of an agent, answered as an event stream."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from ag_ui.core import AgentCapabilities, RunAgentInput
+from starlette.types import Receive, Scope, Send
+
+from fastapi_carmy.agui.agents import Agent
+from fastapi_carmy.agui.endpoint.dependencies import AgentOpened, RouteDependencies
+from fastapi_carmy.agui.endpoint.stopping import StopWatch
+from fastapi_carmy.agui.errors import RefusedRequestError
+from fastapi_carmy.agui.input import decode
+from fastapi_carmy.agui.negotiation import check_content_type, negotiate
+from fastapi_carmy.agui.outbox import Outbox
+from fastapi_carmy.agui.run import Run, RunOptions
+from fastapi_carmy.cancellation import CancelReason, Task, join, start_task
+from fastapi_carmy.errors import AgentError
+from fastapi_carmy.http.request import RequestHead, read_body
+from fastapi_carmy.http.responses import send_body
+from fastapi_carmy.http.sse import FrameStream
+from fastapi_carmy.injection import Guards, HttpOpened
+from fastapi_carmy.jsontext import encode
+
+__all__ = (
+    "STREAM_HEADERS",
+    "AgentEndpoint",
+    "CapabilitiesEndpoint",
+    "EndpointOptions",
+    "read_input",
+    "refusal_body",
+)
+
+STREAM_HEADERS: Final = {
+    # `no-transform` keeps proxies from compressing, and so from collecting.
+    "cache-control": "no-cache, no-store, no-transform",
+    "x-accel-buffering": "no",
+    "vary": "accept",
+}
+
+_OURS = frozenset(("content-type", "content-length", *STREAM_HEADERS))
+_PAYLOAD_TOO_LARGE = 413
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointOptions:
+    """How one agent's requests are treated."""
+
+    run: RunOptions = field(default_factory=RunOptions)
+    keep_alive_seconds: float | None = 15.0
+    max_body_bytes: int = 2 * 2**20
+    require_content_type: bool = False
+
+
+class AgentEndpoint:
+    """Runs one agent, once a request. Source: AG-UI 1.0, the HTTP transport."""
+
+    methods = ("POST",)
+    is_agent = True
+
+    def __init__(
+        self,
+        owner: object,
+        agent: Agent,
+        dependencies: RouteDependencies,
+        options: EndpointOptions,
+    ) -> None:
+        """Serve `agent`.
+
+        Args:
+            owner: The router.
+            agent: Shared by all runs.
+            dependencies: What its route depends on.
+            options: How requests are treated.
+        """
+        self.owner = owner
+        self._agent = agent
+        self._dependencies = dependencies
+        self._options = options
+        # The loop holds tasks weakly; these outlive their request when a client hangs up.
+        self._live: dict[Task[object], _Session] = {}
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
+        """See `Endpoint.respond`."""
+        session = _Session(
+            self._agent, self._dependencies, self._options, _Exchange(scope, receive, guards)
+        )
+        task = start_task(session.work())
+        self._live[task] = session
+        task.add_done_callback(self._forget)
+
+        try:
+            await session.stream(send)
+            await session.over()
+        except RefusedRequestError as error:
+            await _send_refusal(send, error.status_code, error.code, error.message, error.headers)
+        except BaseException:
+            session.abandon(task)
+            raise
+
+        if task.done():
+            await join(task)
+
+    async def refuse(self, send: Send, error: AgentError) -> None:
+        """See `Endpoint.refuse`."""
+        await _send_error(send, error)
+
+    async def stop(self, seconds: float) -> bool:
+        """Stop the runs that are live, and wait for them; tell whether all have ended."""
+        tasks = list(self._live)
+
+        for session in self._live.values():
+            session.stop()
+
+        with anyio.move_on_after(seconds):
+            for task in tasks:
+                await join(task)
+
+        return not self._live
+
+    def _forget(self, task: "Task[object]") -> None:
+        self._live.pop(task).has_ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One request."""
+
+    scope: Scope
+    receive: Receive
+    guards: Guards
+
+
+class _Session:
+    """One request on its way to a run, and the run.
+
+    Everything that the run opens is opened and closed in one task (`work`); the
+    request's own task only sends (`stream`).
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        dependencies: RouteDependencies,
+        options: EndpointOptions,
+        exchange: _Exchange,
+    ) -> None:
+        self._agent = agent
+        self._dependencies = dependencies
+        self._options = options
+        self._exchange = exchange
+        self._guards, self._agents = dependencies.split(exchange.guards)
+        self._opened = AgentOpened(exchange.scope, exchange.receive, self._guards)
+        self._outbox = Outbox()
+        self._refusal: BaseException | None = None
+        self._run: Run | None = None
+        self.has_ended = anyio.Event()
+
+    async def work(self) -> None:
+        """Refuse the request, or run the agent to its end."""
+        opened = self._opened
+
+        try:
+            await opened.router_guards()
+            run_input = await self._input()
+            values = await opened.agent_values(self._agents)
+            agent = self._agent.bind(self._dependencies.for_agent(values))
+            run = self._run = Run(run_input, self._options.run, outbox=self._outbox)
+        # Raised again by the request's own task, which answers with it.
+        except BaseException as error:  # noqa: BLE001
+            await self._refuse(error)
+            return
+
+        watch = StopWatch(self.stop)
+
+        try:
+            await run.drive(agent, opened.aclose)
+        finally:
+            watch.close()
+
+        if opened.background is not None and run.has_succeeded:
+            await opened.background()
+
+    async def stream(self, send: Send) -> None:
+        """Send the run as it goes, or raise what refused it."""
+        await self._outbox.wait()
+
+        if self._refusal is not None:
+            raise self._refusal
+
+        assert self._run is not None
+        stream = FrameStream(
+            self._outbox,
+            headers={**self._host_headers(), **STREAM_HEADERS},
+            keep_alive_seconds=self._options.keep_alive_seconds,
+            on_disconnect=self._run.disconnect,
+        )
+        await stream(self._exchange.scope, self._exchange.receive, send)
+
+    async def over(self) -> None:
+        """Return once the task has ended, or the agent was let go."""
+        if self._run is None or self.has_ended.is_set():
+            await self.has_ended.wait()
+            return
+
+        async with anyio.create_task_group() as tasks:
+            for event in (self.has_ended, self._run.let_go):
+                tasks.start_soon(_cancel_after, event, tasks.cancel_scope)
+
+    def stop(self) -> None:
+        """Stop the run on purpose."""
+        if self._run is not None:
+            self._run.token.cancel(CancelReason.STOP)
+
+    def abandon(self, task: "Task[object]") -> None:
+        """Stop everything: nobody waits for an answer any more."""
+        if self._run is None:
+            task.cancel()
+        else:
+            self._run.disconnect()
+
+    async def _input(self) -> RunAgentInput:
+        head = RequestHead.of(self._exchange.scope)
+        negotiate(head.accept)
+
+        return await read_input(
+            head,
+            self._exchange.receive,
+            max_body_bytes=self._options.max_body_bytes,
+            require_content_type=self._options.require_content_type,
+        )
+
+    async def _refuse(self, error: BaseException) -> None:
+        try:
+            await self._opened.aclose(error)
+        # What did not close tells more.
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+
+        self._refusal = error
+        self._outbox.finish()
+
+    def _host_headers(self) -> dict[str, str]:
+        raw = ((name.decode("latin-1"), value) for name, value in self._opened.headers)
+
+        return {name: value.decode("latin-1") for name, value in raw if name.lower() not in _OURS}
+
+
+class CapabilitiesEndpoint:
+    """Tells what an agent can do."""
+
+    methods = ("GET", "HEAD")
+    is_agent = True
+
+    def __init__(self, owner: object, capabilities: AgentCapabilities) -> None:
+        """Answer with `capabilities`."""
+        self.owner = owner
+        self._body = capabilities.model_dump_json(by_alias=True).encode()
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
+        """See `Endpoint.respond`."""
+        opened = HttpOpened(scope, receive, guards)
+
+        try:
+            await opened.router_guards()
+        except BaseException as error:
+            await opened.aclose(error)
+            raise
+
+        await opened.aclose(None)
+        await send_body(
+            send,
+            200,
+            self._body,
+            [(b"content-type", b"application/json"), (b"cache-control", b"no-store")],
+        )
+
+    async def refuse(self, send: Send, error: AgentError) -> None:
+        """See `Endpoint.refuse`."""
+        await _send_error(send, error)
+
+
+async def read_input(
+    head: RequestHead, receive: Receive, *, max_body_bytes: int, require_content_type: bool
+) -> RunAgentInput:
+    """Return the input of a request, reading no further than the limit.
+
+    Raises:
+        RefusedRequestError: If the body is not one (415, 413, 400).
+    """
+    check_content_type(head.content_type, is_required=require_content_type)
+
+    try:
+        head.check_length(max_body_bytes)
+        body = await read_body(receive, max_body_bytes)
+    except AgentError as error:
+        if error.status_code != _PAYLOAD_TOO_LARGE:
+            raise
+
+        raise RefusedRequestError(
+            _PAYLOAD_TOO_LARGE, "INVALID_BODY", f"The body has more than {max_body_bytes} bytes."
+        ) from None
+
+    return decode(body)
+
+
+def refusal_body(code: str, message: str) -> bytes:
+    """Return the body of a refusal."""
+    return encode({"code": code, "message": message})
+
+
+async def _send_error(send: Send, error: AgentError) -> None:
+    await _send_refusal(send, error.status_code, error.code, error.message, error.headers)
+
+
+async def _send_refusal(
+    send: Send, status: int, code: str, message: str, headers: Mapping[str, Any]
+) -> None:
+    raw = [
+        (b"content-type", b"application/json"),
+        (b"cache-control", b"no-store"),
+        # A shared cache must not hand one client's refusal to another.
+        (b"vary", b"accept"),
+    ]
+    raw += [
+        (name.lower().encode("latin-1"), str(value).encode("latin-1", "replace"))
+        for name, value in headers.items()
+    ]
+    await send_body(send, status, refusal_body(code, message), raw)
+
+
+async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
