@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 __all__ = (
+    "Bell",
     "CancelReason",
     "Cancellation",
     "Interrupted",
@@ -332,6 +333,62 @@ class Latch:
 def _settle(done: "asyncio.Future[None]") -> None:
     if not done.done():
         done.set_result(None)
+
+
+class Bell:
+    """Wakes the one task that waits for it, again and again; much cheaper than an event.
+
+    Its methods are called in one loop, that of the task.
+    """
+
+    __slots__ = ("_due", "_timer", "_waiter")
+
+    def __init__(self) -> None:
+        """Belong to no loop yet."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ring(self) -> None:
+        """Wake who waits; nobody else hears it."""
+        if self._waiter is not None:
+            _settle(self._waiter)
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Return when it rings, or after `seconds`."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+
+        if seconds is not None:
+            self._due = loop.time() + seconds
+
+            # One timer serves many waits: it looks at what is due when it goes off.
+            if self._timer is None:
+                self._timer = loop.call_at(self._due, self._at_time)
+
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def close(self) -> None:
+        """Forget the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _at_time(self) -> None:
+        self._timer = None
+
+        if self._waiter is None:
+            return
+
+        loop = self._waiter.get_loop()
+
+        if loop.time() >= self._due:
+            _settle(self._waiter)
+        else:
+            self._timer = loop.call_at(self._due, self._at_time)
 
 
 def after(seconds: float, call: Callable[[], object]) -> Callable[[], None]:

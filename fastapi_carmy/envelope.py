@@ -15,9 +15,8 @@ from difflib import get_close_matches
 from typing import cast
 
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from fastapi_carmy.jsontext import encode
 from fastapi_carmy.runtime_errors import invalid_request
 from fastapi_carmy.tool import Tool
 
@@ -84,8 +83,18 @@ def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
 
 
 def encode_call(tool: str, arguments: Mapping[str, object], request_id: str | None) -> bytes:
-    """Return the request that calls `tool`, for callers that have no bytes."""
-    return encode({"tool": tool, "arguments": arguments, "request_id": request_id})
+    """Return the request that calls `tool`, for callers that have no bytes.
+
+    Raises:
+        AgentError: `INVALID_REQUEST`, if JSON can't hold what is given.
+    """
+    call = {"tool": tool, "arguments": arguments, "request_id": request_id}
+
+    try:
+        # Numbers that JSON has not are written all the same, for `decode` to refuse.
+        return to_json(call, inf_nan_mode="constants")
+    except (PydanticSerializationError, ValueError, RecursionError):
+        raise invalid_request("JSON can't hold the arguments or the request_id") from None
 
 
 def fingerprint(call: Call) -> str:
@@ -146,10 +155,12 @@ def _is_plain(body: bytes) -> bool:
         body.count(b'"tool"') == 1
         and body.count(b'"arguments"') <= 1
         and body.count(b'"request_id"') <= 1
-        and body.count(b"{") + body.count(b"[") <= _MAX_DEPTH
-        and b"\\u" not in body
-        and b"NaN" not in body
-        and b"Infinity" not in body
+        # A level takes two bytes.
+        and (len(body) <= 2 * _MAX_DEPTH or body.count(b"{") + body.count(b"[") <= _MAX_DEPTH)
+        # Quicker than `in`, which asks first whether it is given a number.
+        and body.find(b"\\u") < 0
+        and body.find(b"NaN") < 0
+        and body.find(b"Infinity") < 0
         and _HUGE_NUMBER.search(body) is None
     )
 

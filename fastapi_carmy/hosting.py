@@ -1,6 +1,6 @@
 """Executions that the host starts itself: the same pipeline, without HTTP."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from fastapi_carmy.buffer import EventBuffer
@@ -8,7 +8,7 @@ from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation, CancelReason, join, start_task
 from fastapi_carmy.envelope import decode, encode_call
 from fastapi_carmy.errors import AgentError
-from fastapi_carmy.events import Event, ExecutionCompleted
+from fastapi_carmy.events import Event, ExecutionCompleted, ExecutionStarted
 from fastapi_carmy.injection import HostOpened, needs_request
 from fastapi_carmy.result import ExecutionResult, new_execution_id
 from fastapi_carmy.runtime_errors import invalid_request
@@ -49,6 +49,7 @@ async def execute(
         result = ExecutionResult.failed(new_execution_id(), error)
 
         if report is not None:
+            report(ExecutionStarted(result.execution_id, host_call.tool))
             report(ExecutionCompleted(result))
 
         return result
@@ -66,7 +67,7 @@ async def execute(
     return result
 
 
-async def stream(service: Service, host_call: HostCall) -> AsyncIterator[Event]:
+async def stream(service: Service, host_call: HostCall) -> AsyncGenerator[Event, None]:
     """Run one call of the host, and yield what its execution reports."""
     buffer = EventBuffer[Event](lambda event: event)
     cancellation = Cancellation()

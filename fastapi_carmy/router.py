@@ -3,7 +3,7 @@
 import inspect
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -326,7 +326,7 @@ class AgentRouter(AgUiRoutes):
         caller: Caller | None = None,
         request_id: str | None = None,
         request: Request | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Run a tool as `execute` does, and yield what its execution reports.
 
         The last event is `ExecutionCompleted`, with the answer. Closing the iterator

@@ -57,10 +57,11 @@ class Channel:
 
     __slots__ = (
         "_chain",
-        "_echoes",
+        "_end",
         "_enforces",
         "_handles",
         "_input",
+        "_keeps_end",
         "_usage",
         "failure",
         "ids",
@@ -88,7 +89,7 @@ class Channel:
             chain: The run's transformers.
             verify: Whether events out of order are refused; the run's start and end are
                 guarded in any case.
-            needs_start: Whether RUN_STARTED must come first.
+            needs_start: Whether RUN_STARTED must come first, and the end only by `finish`.
         """
         self._input = run_input
         self._chain = chain
@@ -100,6 +101,10 @@ class Channel:
         self.ids = Ids(run_input)
         self.verifier = Verifier(run_input, needs_start=needs_start)
         self.failure: Exception | None = None
+        # The terminal event is kept until everything that belongs to the run is closed:
+        # what fails until then fails the run, and a client gets exactly one.
+        self._keeps_end = needs_start
+        self._end: bytes | None = None
 
     @property
     def is_over(self) -> bool:
@@ -204,7 +209,7 @@ class Channel:
             _logger.warning("An item could not be closed for the agent: %s", error)
 
     def fail_late(self, event: RunErrorEvent) -> None:
-        """Take back a RUN_FINISHED that the agent has sent itself."""
+        """Put RUN_ERROR in the place of a RUN_FINISHED that the agent has sent itself."""
         if self.verifier.has_ended and not self.outbox.is_closed:
             self._refusal(event)
 
@@ -215,6 +220,9 @@ class Channel:
 
         if not self.is_over:
             self._conclude(event)
+
+        if self._end is not None:
+            self.outbox.put(self._end)
 
         self.outbox.finish()
 
@@ -314,7 +322,10 @@ class Channel:
             if self._enforces or error.rule in LIFECYCLE_RULES:
                 raise
 
-        self.outbox.put(frame)
+        if self._keeps_end and self.verifier.has_ended:
+            self._end = frame
+        else:
+            self.outbox.put(frame)
 
     def _send_start(self, event: RunStartedEvent, original: RunStartedEvent) -> None:
         refusal = self._refusal(event)

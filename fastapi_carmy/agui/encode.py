@@ -81,7 +81,7 @@ def encode_event(event: BaseEvent) -> bytes:
     return b"".join(parts)
 
 
-def _encode_generic(event: BaseEvent) -> bytes:
+def _encode_generic(event: object) -> bytes:
     if not isinstance(event, BaseEvent):
         raise EventError(f"{type(event).__name__} is no event of AG-UI.")
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from typing import cast
 from uuid import uuid4
 
 from ag_ui import core
@@ -50,7 +51,7 @@ def failure_event(error: BaseException, *, expose: bool) -> RunErrorEvent:
 def _told_in(error: BaseException) -> Iterator[RunErrorEvent]:
     """Yield what may be told of `error`, or of the errors in a group, first cause first."""
     if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
+        for one in cast("BaseExceptionGroup[BaseException]", error).exceptions:
             yield from _told_in(one)
 
     elif isinstance(error, AgentError):

@@ -62,11 +62,13 @@ def decode(body: bytes) -> core.RunAgentInput:
     except ValueError as error:
         raise invalid_input(f"{_PREFIX}: {error}.") from None
 
-    if not isinstance(document, dict):
+    members = _members_of(document)
+
+    if members is None:
         raise invalid_input(f"{_PREFIX}: it is not a JSON object.")
 
     stripper = _Stripper()
-    known = stripper.strip_input(cast("dict[str, Any]", document))
+    known = stripper.strip_input(members)
     stripper.log()
 
     try:
@@ -124,7 +126,7 @@ def _path(error: ErrorDetails, document: object) -> str:
             path += f"[{place}]"
             continue
 
-        members = cast("dict[str, object]", here) if isinstance(here, dict) else None
+        members = _members_of(here)
 
         if members is not None and (part in members or index == last):
             path += f".{part}" if path else part
@@ -139,6 +141,10 @@ def _item(items: object, index: int) -> tuple[int, object]:
         return items.places[index], items[index]
 
     return index, cast("list[object]", items)[index] if isinstance(items, list) else None
+
+
+def _members_of(value: object) -> dict[str, Any] | None:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 # Stripping.
@@ -183,9 +189,9 @@ class _Stripper:
 
     def _message(self, value: object, path: str) -> object:
         message = self._of_kind(value, "role", _MESSAGES, path)
+        known = _members_of(message)
 
-        if isinstance(message, dict):
-            known = cast("dict[str, Any]", message)
+        if known is not None:
             calls, content = f"{path}.toolCalls", f"{path}.content"
 
             for name in ("toolCalls", "tool_calls"):
@@ -198,19 +204,19 @@ class _Stripper:
 
     def _call(self, value: object, path: str) -> object:
         call = self._as(core.ToolCall)(value, path)
+        known = _members_of(call)
 
-        if isinstance(call, dict):
+        if known is not None:
             function = self._as(core.FunctionCall)
-            known = cast("dict[str, Any]", call)
             _each(known, "function", lambda value: function(value, f"{path}.function"))
 
         return call
 
     def _part(self, value: object, path: str) -> object:
         part = self._of_kind(_from_binary(value), "type", _PARTS, path)
+        known = _members_of(part)
 
-        if isinstance(part, dict):
-            known = cast("dict[str, Any]", part)
+        if known is not None:
             place = f"{path}.source"
             _each(known, "source", lambda value: self._of_kind(value, "type", _SOURCES, place))
 
@@ -237,24 +243,20 @@ class _Stripper:
 
     def _as(self, model: type[BaseModel]) -> Callable[[object, str], object]:
         def strip(value: object, path: str) -> object:
-            if not isinstance(value, dict):
-                return value
+            members = _members_of(value)
 
-            return self._members(cast("dict[str, Any]", value), model, path)
+            return value if members is None else self._members(members, model, path)
 
         return strip
 
     def _of_kind(
         self, value: object, tag: str, models: Mapping[str, type[BaseModel]], path: str
     ) -> object:
-        if not isinstance(value, dict):
+        members = _members_of(value)
+        kind = None if members is None else members.get(tag)
+
+        if members is None or not isinstance(kind, str):
             return value
-
-        members = cast("dict[str, Any]", value)
-        kind = members.get(tag)
-
-        if not isinstance(kind, str):
-            return members
 
         if kind not in models:
             self._stripped.append(path)
@@ -303,10 +305,11 @@ def _each(members: dict[str, Any], name: str, strip: Callable[[object], object])
 
 def _from_binary(value: object) -> object:
     """Return a part of the kind `binary`, which 1.0 dropped, in today's form."""
-    if not isinstance(value, dict):
+    part = _members_of(value)
+
+    if part is None:
         return value
 
-    part = cast("dict[str, Any]", value)
     mime = part.get("mimeType", part.get("mime_type"))
 
     if part.get("type") != "binary" or not isinstance(mime, str):

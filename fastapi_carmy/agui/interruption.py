@@ -1,12 +1,12 @@
 """How long work may go on after its token has tripped."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi_carmy.agui.tokens import CancelToken
 from fastapi_carmy.cancellation import Cancellation, CancelReason, after
 
-__all__ = ("Interruption",)
+__all__ = ("Interruption", "close_iterator")
 
 _logger = logging.getLogger("fastapi_carmy.agui")
 
@@ -72,3 +72,11 @@ class Interruption:
     def _let_go(self) -> None:
         _logger.warning("An agent did not stop %s s after it was cancelled.", _LET_GO_SECONDS)
         self._give_up()
+
+
+async def close_iterator(items: AsyncIterator[object]) -> None:
+    """Close an async generator; other iterators have nothing to close."""
+    close: Callable[[], Awaitable[None]] | None = getattr(items, "aclose", None)
+
+    if close is not None:
+        await close()

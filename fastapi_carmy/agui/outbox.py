@@ -6,7 +6,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from fastapi_carmy.agui.errors import DisconnectedError, SlowConsumerError
-from fastapi_carmy.cancellation import after
+from fastapi_carmy.cancellation import Bell
 
 __all__ = ("Outbox",)
 
@@ -23,7 +23,7 @@ class Outbox:
     """
 
     __slots__ = (
-        "_arrived",
+        "_arrival",
         "_frames",
         "_is_closed",
         "_is_finished",
@@ -48,7 +48,7 @@ class Outbox:
         self._is_finished = False
         self._is_closed = False
         self._last_turn = 0.0
-        self._arrived: anyio.Event | None = None
+        self._arrival = Bell()
         self._taken: anyio.Event | None = None
 
     @property
@@ -77,9 +77,7 @@ class Outbox:
         self._frames.append(frame)
         self._size += len(frame)
 
-        if self._arrived is not None:
-            self._arrived.set()
-            self._arrived = None
+        self._arrival.ring()
 
     def finish(self) -> None:
         """Add nothing more; the reader gets what waits, then the end."""
@@ -128,7 +126,7 @@ class Outbox:
     async def wait(self) -> None:
         """Return once there is a frame, or nothing comes any more."""
         while not (self._frames or self._is_finished or self._is_closed):
-            await self._arrival(None)
+            await self._arrival.wait()
 
     async def take(self, seconds: float | None) -> bytes | None:
         """Return the frames that wait, as one chunk.
@@ -143,7 +141,7 @@ class Outbox:
             if seconds is None:
                 await self.wait()
             elif not (self._is_finished or self._is_closed):
-                await self._arrival(seconds)
+                await self._arrival.wait(seconds)
 
         if self._frames:
             return b"".join(self.take_nowait())
@@ -158,22 +156,9 @@ class Outbox:
 
         return frames
 
-    async def _arrival(self, seconds: float | None) -> None:
-        """Wait until something changes, or for `seconds`."""
-        arrived = self._arrived = anyio.Event()
-        forget = None if seconds is None else after(seconds, arrived.set)
-
-        try:
-            await arrived.wait()
-        finally:
-            if forget is not None:
-                forget()
-
     def _wake(self) -> None:
-        if self._arrived is not None:
-            self._arrived.set()
-            self._arrived = None
-
+        self._arrival.ring()
+        self._arrival.close()
         self._let_writers_go()
 
     def _let_writers_go(self) -> None:

@@ -1,7 +1,7 @@
 """One run, from RUN_STARTED to its end."""
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from fastapi_carmy.agui.encode import json_text
 from fastapi_carmy.agui.errors import AgUiError, RunCancelledError
 from fastapi_carmy.agui.failures import TIMEOUT, failure_event
 from fastapi_carmy.agui.handles import MessageHandle
-from fastapi_carmy.agui.interruption import Interruption
+from fastapi_carmy.agui.interruption import Interruption, close_iterator
 from fastapi_carmy.agui.outbox import Outbox
 from fastapi_carmy.agui.state import StateType
 from fastapi_carmy.agui.tokens import CancelToken
@@ -188,8 +188,7 @@ class Run:
                 await sender.send(item)
                 await self.outbox.room()
         finally:
-            if isinstance(items, AsyncGenerator):
-                await items.aclose()
+            await close_iterator(items)
 
         self._channel.close_all()
 

@@ -1,8 +1,8 @@
 """The state that an agent shares with its client: read, changed, published."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, get_origin
+from typing import Any, Generic, TypeVar, cast, get_origin
 
 import jsonpatch
 from ag_ui.core import BaseEvent, StateDeltaEvent, StateSnapshotEvent
@@ -160,6 +160,10 @@ def _patch(before: object, after: object) -> list[Any] | None:
 
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
+        members = cast("dict[str, Any]", value)
+        return {key: _sorted(members[key]) for key in sorted(members)}
 
-    return [_sorted(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_sorted(item) for item in cast("Sequence[Any]", value)]
+
+    return value

@@ -7,6 +7,7 @@ from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from fastapi_carmy.errors import STATUS, ErrorCategory
+from fastapi_carmy.http.samples import sample
 from fastapi_carmy.tool import ToolSpec
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def _success(tools: Iterable[ToolSpec]) -> _Schema:
 def _example_of(tool: ToolSpec) -> _Schema:
     call: _Schema = {
         "tool": tool.name,
-        "arguments": _sample(_without_references(tool.input_schema)),
+        "arguments": sample(_without_references(tool.input_schema)),
     }
 
     if not tool.is_repeatable:
@@ -275,39 +276,3 @@ def _resolved_mapping(
 
     beside = {key: item for key, item in value.items() if key != "$ref"}
     return {**_resolved_mapping(target, named, (*inside, name)), **beside}
-
-
-def _sample(schema: Mapping[str, object]) -> object:
-    """Return a value that shows what `schema` asks for; required properties only."""
-    for key in ("examples", "enum"):
-        for value in _sequence(schema.get(key)):
-            return value
-
-    for key in ("example", "const", "default"):
-        if key in schema:
-            return schema[key]
-
-    for key in ("anyOf", "oneOf", "allOf"):
-        for choice in _sequence(schema.get(key)):
-            return _sample(_mapping(choice) or {})
-
-    return _sample_of_type(schema)
-
-
-def _sample_of_type(schema: Mapping[str, object]) -> object:
-    kind = schema.get("type")
-
-    if kind == "object":
-        properties = _mapping(schema.get("properties")) or {}
-        return {
-            name: _sample(_mapping(properties[name]) or {})
-            for name in _sequence(schema.get("required"))
-            if isinstance(name, str) and name in properties
-        }
-
-    if kind == "array":
-        wanted = schema.get("minItems", 0)
-        return [_sample(_mapping(schema.get("items")) or {})] if wanted else []
-
-    samples: Mapping[object, object] = {"boolean": True, "string": "string"}
-    return schema.get("minimum", 1) if kind in ("integer", "number") else samples.get(kind)

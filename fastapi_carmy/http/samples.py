@@ -53,14 +53,13 @@ def _of_type(schema: _Schema) -> object:
             return _object(schema)
         case "array":
             return _array(schema)
-        case "integer" | "number" as kind:
-            return _number(schema, whole=kind == "integer")
+        case "integer" | "number":
+            return _number(schema)
         case "string":
             return _text(schema)
-        case "boolean":
-            return True
-        case _:
-            return None
+        case kind:
+            # Where anything goes: FastAPI leaves a `null` out of its document.
+            return {"boolean": True, "null": None}.get(str(kind), "string")
 
 
 def _object(schema: _Schema) -> dict[str, object]:
@@ -78,10 +77,9 @@ def _array(schema: _Schema) -> list[object]:
     made = [sample(_mapping(item)) for item in _sequence(schema.get("prefixItems"))]
     items = _mapping(schema.get("items"))
 
-    for number in range(_whole(schema.get("minItems")) - len(made)):
-        made.append(_another(items, number) if schema.get("uniqueItems") else sample(items))
-
-    return made
+    missing = range(_whole(schema.get("minItems")) - len(made))
+    differ = schema.get("uniqueItems")
+    return made + [_another(items, number) if differ else sample(items) for number in missing]
 
 
 def _another(schema: _Schema, number: int) -> object:
@@ -96,25 +94,39 @@ def _another(schema: _Schema, number: int) -> object:
     if isinstance(first, str):
         return f"{first}{number or ''}"
 
-    is_number = isinstance(first, int | float) and not isinstance(first, bool)
-    return first + number if is_number else first
+    if isinstance(first, bool) or not isinstance(first, int | float):
+        return first
+
+    return first + number
 
 
-def _number(schema: _Schema, *, whole: bool) -> float:
-    """Return 1, or what is next to it within the limits."""
-    low = _limit(schema, "minimum", "exclusiveMinimum", -math.inf)
-    high = _limit(schema, "maximum", "exclusiveMaximum", math.inf)
-    step = schema.get("multipleOf")
-    unit = float(step) if isinstance(step, int | float) else 1.0
-    value = min(max(1.0, math.ceil(low / unit) * unit), high) if low > -math.inf else min(1.0, high)
+def _number(schema: _Schema) -> float:
+    """Return 1, or a number next to the limits that forbid it."""
+    step = _numeric(schema.get("multipleOf"), 1)
+    limits = [
+        _numeric(schema[key], 0)
+        for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+        if key in schema
+    ]
+    candidates = [1, *limits]
 
-    if isinstance(step, int | float):
-        value = math.ceil(max(value, unit) / unit) * unit if high >= unit else 0.0
+    for limit in limits:
+        nearest = math.ceil(limit / step) * step
+        candidates += [nearest, nearest + step, nearest - step]
 
-    if value in (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")):
-        value = _beside(schema, value, low, high)
+    candidates += [step, sum(limits) / max(1, len(limits))]
+    return next((number for number in candidates if _fits(number, schema, step)), 1)
 
-    return int(value) if whole or value.is_integer() else value
+
+def _fits(number: float, schema: _Schema, step: float) -> bool:
+    is_multiple = "multipleOf" not in schema or math.isclose(number / step, round(number / step))
+    return (
+        is_multiple
+        and number >= _numeric(schema.get("minimum"), number)
+        and number <= _numeric(schema.get("maximum"), number)
+        and number > _numeric(schema.get("exclusiveMinimum"), -math.inf)
+        and number < _numeric(schema.get("exclusiveMaximum"), math.inf)
+    )
 
 
 def _text(schema: _Schema) -> str:
@@ -122,3 +134,19 @@ def _text(schema: _Schema) -> str:
     text = text.ljust(_whole(schema.get("minLength")), "x")
     longest = schema.get("maxLength")
     return text[:longest] if isinstance(longest, int) else text
+
+
+def _mapping(value: object) -> _Schema:
+    return cast("_Schema", value) if isinstance(value, Mapping) else {}
+
+
+def _sequence(value: object) -> Sequence[object]:
+    return cast("Sequence[object]", value) if isinstance(value, list) else ()
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _numeric(value: object, default: float) -> float:
+    return value if isinstance(value, int | float) else default

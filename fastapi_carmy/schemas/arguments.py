@@ -5,10 +5,11 @@ The validator reads the envelope from its bytes in one go, in JSON mode, where a
 warn about `json`, and drop `_x`.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Annotated, Any, Literal, NotRequired, Required
+from typing import Annotated, Any, Literal, NotRequired, Required, cast
 
 from pydantic import (
     AfterValidator,
@@ -22,17 +23,19 @@ from pydantic import (
     with_config,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails, from_json, to_json
+from pydantic_core import InitErrorDetails, from_json
 from typing_extensions import TypedDict
 
 from fastapi_carmy.errors import ToolError
 from fastapi_carmy.schemas.failures import SCHEMA_FAILURES, schema_error
 from fastapi_carmy.schemas.json_schema import schema_of
+from fastapi_carmy.schemas.values import holds_not_a_number
 from fastapi_carmy.tool import Input
 
 __all__ = ("Argument", "build_input")
 
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+_MAY_BE_INFINITE = re.compile(rb"[nN][aA][nN]|[iI][nN][fF]|\\u|[0-9](?:[eE]\+?[0-9]{2}|[0-9]{299})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,14 @@ def build_input(
 
         shape = _object(f"{tool}_arguments", arguments)
         schema = schema_of(TypeAdapter(shape), "validation")
-        return _envelope(tool, shape), _as_object(schema)
+        validator = _envelope(tool, shape)
+
+        if _may_hold_numbers(schema.get("$defs")):
+            # Models have their own configuration, and by default take what JSON lacks.
+            names = {argument.key: argument.wire_names[0] for argument in arguments}
+            validator = _FiniteInput(validator.validate_json, names)
+
+        return validator, _as_object(schema)
     except ToolError:
         raise
     except SCHEMA_FAILURES as error:
@@ -177,6 +187,9 @@ def _build_whole(tool: str, whole: Argument) -> tuple[Input, dict[str, object]]:
     schema = _as_object(schema_of(TypeAdapter(model), "validation"))
     validator = _envelope(tool, shape)
 
+    if _may_hold_numbers(schema):
+        validator = _FiniteInput(validator.validate_json, {})
+
     if model.model_config.get("extra") in ("allow", "forbid"):
         schema.setdefault("additionalProperties", True)
         return validator, schema
@@ -219,6 +232,50 @@ class _ClosedInput:
         return call
 
 
+class _FiniteInput:
+    """Refuses numbers that JSON has not, in models that would take them.
+
+    `"NaN"` and `"1e999"` are texts to JSON, and so is an integer of 400 digits a number;
+    as a `float` they are none.
+    """
+
+    __slots__ = ("_names", "_validate")
+
+    def __init__(
+        self, validate: Callable[[bytes], dict[str, object]], names: Mapping[str, str]
+    ) -> None:
+        self._validate = validate
+        self._names = names
+
+    def validate_json(self, body: bytes) -> dict[str, object]:
+        """See `Input.validate_json`."""
+        call = self._validate(body)
+
+        if _MAY_BE_INFINITE.search(body) is not None:
+            arguments = cast("dict[str, object]", call["arguments"])
+            errors: list[InitErrorDetails] = [
+                {"type": "finite_number", "loc": self._place_of(key), "input": None}
+                for key, value in arguments.items()
+                if holds_not_a_number(value)
+            ]
+
+            if errors:
+                raise ValidationError.from_exception_data("arguments", errors)
+
+        return call
+
+    def _place_of(self, key: str) -> tuple[str, ...]:
+        return ("arguments", self._names[key]) if key in self._names else ("arguments",)
+
+
+def _may_hold_numbers(schema: object) -> bool:
+    if isinstance(schema, dict):
+        keywords = cast("dict[str, object]", schema)
+        return keywords.get("type") == "number" or any(map(_may_hold_numbers, keywords.values()))
+
+    return isinstance(schema, list) and any(map(_may_hold_numbers, cast("list[object]", schema)))
+
+
 def _accepted_names(model: type[BaseModel]) -> list[str]:
     config = model.model_config
     by_name = config.get("validate_by_name") or config.get("populate_by_name")
@@ -256,26 +313,10 @@ def _check_default(tool: str, argument: Argument) -> None:
             tool, f"its default does not fit its own type; {mend}", parameter=argument.name
         ) from None
 
-    if _is_not_a_number(field.default):
+    if holds_not_a_number(field.default):
         raise ToolError(
             tool, "JSON can't hold its default; use `None` instead", parameter=argument.name
         )
-
-
-def _is_not_a_number(value: object) -> bool:
-    """Tell whether a NaN or an infinity is anywhere in `value`."""
-    try:
-        text = to_json(value, inf_nan_mode="constants", fallback=lambda _: None)
-    except ValueError:
-        # Its own type knows how to write it, or the schema will say that it can't be.
-        return False
-
-    try:
-        from_json(text, allow_inf_nan=False)
-    except ValueError:
-        return True
-
-    return False
 
 
 def _explained(tool: str, arguments: Sequence[Argument], error: Exception) -> ToolError:

@@ -9,7 +9,15 @@ from fastapi_carmy.errors import ToolError
 
 __all__ = ("SCHEMA_FAILURES", "UnresolvedAnnotationError", "schema_error")
 
-SCHEMA_FAILURES: Final = (PydanticUserError, SchemaError, TypeError, ValueError, NameError)
+SCHEMA_FAILURES: Final = (
+    PydanticUserError,
+    SchemaError,
+    TypeError,
+    ValueError,
+    NameError,
+    # A type may need a package that is not installed.
+    ImportError,
+)
 """What pydantic raises for a type that it can't describe."""
 
 

@@ -1,52 +1,66 @@
 """Results: checked against what the tool promises, and written as JSON."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
+from fastapi_carmy.jsontext import check_readable
 from fastapi_carmy.schemas.json_schema import schema_of
+from fastapi_carmy.schemas.values import check_keys, holds_not_a_number, looks_odd
 from fastapi_carmy.tool import InvalidOutputError
 
 __all__ = ("JsonOutput", "build_output")
 
-_FAILURES = (ValueError, TypeError, AttributeError, RecursionError)
-"""What validators and serialisers raise; pydantic's own errors are `ValueError`s."""
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What may be in a result, as far as its schema tells; when in doubt, yes."""
+
+    for_numbers: bool
+    """A float, which may be none that JSON has."""
+    for_anything: bool
+    """A value of any type, such as an object whose keys are no texts."""
+    for_depth: bool
+    """A value inside a value of its own kind."""
 
 
 class JsonOutput:
     """Validates and serialises what one tool returns."""
 
-    __slots__ = ("_item", "_may_hold_numbers", "_serialize", "_serialize_python", "_validate")
+    __slots__ = ("_item", "_room", "_serialize", "_serialize_python", "_validate")
 
     def __init__(
-        self, adapter: TypeAdapter[Any], *, may_hold_numbers: bool, item: "JsonOutput | None" = None
+        self, adapter: TypeAdapter[Any], *, room: _Room, item: "JsonOutput | None" = None
     ) -> None:
         """Write what `adapter` stands for.
 
         Args:
             adapter: The type that the tool returns.
-            may_hold_numbers: Whether a float can be anywhere in it.
+            room: What may be in it.
             item: For a generator, the type of one item.
         """
         self._validate = adapter.validator.validate_python
         self._serialize = adapter.serializer.to_json
         self._serialize_python = adapter.serializer.to_python
-        self._may_hold_numbers = may_hold_numbers
+        self._room = room
         self._item = item
 
     def dump(self, value: object) -> bytes:
         """Return `value` as JSON bytes. See `Output.dump`."""
         try:
+            if isinstance(value, Iterator):
+                # It can be looked at only once.
+                value = list(cast("Iterator[object]", value))
+
             checked = self._validate(value, from_attributes=True)
             data: bytes = self._serialize(checked, by_alias=True, warnings="error")
-
-            # pydantic writes NaN as `null`, or bare where a model's configuration says so.
-            if self._may_hold_numbers and (b"null" in data or b"NaN" in data or b"Inf" in data):
-                self._refuse_not_a_number(data, checked)
-        except _FAILURES as error:
+            self._check(data, checked)
+        except Exception as error:
+            # Validators and serialisers of users raise what they like.
             raise InvalidOutputError(_reason(error)) from error
 
         return data
@@ -59,11 +73,23 @@ class JsonOutput:
         """
         return self.dump(value) if self._item is None else self._item.dump(value)
 
+    def _check(self, data: bytes, checked: object) -> None:
+        room = self._room
+
+        # pydantic writes NaN as `null`, or bare where a model's configuration says so.
+        if room.for_numbers and (b"null" in data or b"NaN" in data or b"Inf" in data):
+            self._refuse_not_a_number(data, checked)
+
+        if room.for_anything and looks_odd(data):
+            check_keys(checked)
+
+        check_readable(data, may_nest=room.for_depth)
+
     def _refuse_not_a_number(self, data: bytes, checked: object) -> None:
         given = self._serialize_python(checked, by_alias=True)
 
         # Seldom true; then it still may be written as text, by a model's own rules.
-        if _holds_not_a_number(given) and _hides_not_a_number(
+        if holds_not_a_number(given) and _hides_not_a_number(
             from_json(data, allow_inf_nan=False), given
         ):
             raise ValueError("A number is NaN or infinite.")
@@ -82,25 +108,11 @@ def build_output(returns: Any, *, item: Any = None) -> tuple[JsonOutput, dict[st
     adapter = TypeAdapter[Any](returns)
     schema = schema_of(adapter, "serialization")
     item_output = None if item is None else build_output(item)[0]
-    output = JsonOutput(adapter, may_hold_numbers=_may_hold_numbers(schema), item=item_output)
-    return output, schema
+    return JsonOutput(adapter, room=_room_in(schema), item=item_output), schema
 
 
 def _reason(error: Exception) -> str:
     return f"The result can't be answered with: {error}"
-
-
-def _holds_not_a_number(value: object) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-
-    if isinstance(value, Mapping):
-        return any(map(_holds_not_a_number, cast("Mapping[object, object]", value).values()))
-
-    if isinstance(value, list | tuple | set | frozenset):
-        return any(map(_holds_not_a_number, cast("Iterable[object]", value)))
-
-    return False
 
 
 def _hides_not_a_number(written: object, given: object) -> bool:
@@ -125,19 +137,33 @@ def _any_hidden(written: Iterable[object], given: Iterable[object]) -> bool:
     )
 
 
-_CLOSED_TYPES = frozenset({"string", "integer", "boolean", "null"})
 _REFERRING = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
 _MAPS = ("$defs", "properties", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLES = ("items", "additionalProperties")
 
 
-def _may_hold_numbers(schema: object) -> bool:
-    """Tell whether a value of this schema may hold a float; when in doubt, yes."""
+def _room_in(schema: dict[str, Any]) -> _Room:
+    parts = list(_parts(schema))
+    for_anything = any(map(_is_open, parts))
+    definitions = [part for inner in schema.get("$defs", {}).values() for part in _parts(inner)]
+    return _Room(
+        for_numbers=for_anything or any(part.get("type") == "number" for part in parts),
+        for_anything=for_anything,
+        for_depth=for_anything or any("$ref" in part for part in definitions),
+    )
+
+
+def _parts(schema: object) -> Iterator[dict[str, Any]]:
+    """Yield a schema and those inside it; `True` and `{}` are the same."""
     if not isinstance(schema, dict):
-        return schema is not False
+        if schema is not False:
+            yield {}
+
+        return
 
     keywords = cast("dict[str, Any]", schema)
+    yield keywords
     inner: list[object] = [keywords[key] for key in _SINGLES if key in keywords]
 
     for key in _LISTS:
@@ -146,11 +172,12 @@ def _may_hold_numbers(schema: object) -> bool:
     for key in _MAPS:
         inner.extend(keywords.get(key, {}).values())
 
-    return _is_open(keywords) or any(map(_may_hold_numbers, inner))
+    for part in inner:
+        yield from _parts(part)
 
 
 def _is_open(schema: dict[str, Any]) -> bool:
-    """Tell whether the schema itself, without those inside it, admits a float."""
+    """Tell whether the schema itself, without those inside it, admits any value somewhere."""
     kind = schema.get("type")
 
     if kind == "object":
@@ -162,4 +189,4 @@ def _is_open(schema: dict[str, Any]) -> bool:
     if kind is None:
         return _REFERRING.isdisjoint(schema)
 
-    return kind not in _CLOSED_TYPES
+    return not isinstance(kind, str)

@@ -4,11 +4,11 @@ Source: carmy/1, section 4.1, step 5.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, cast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, cast, get_args
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, core_schema
 
 __all__ = ("argument_errors", "describe_error", "path_of")
 
@@ -16,6 +16,11 @@ _MAX_ERRORS = 50
 _MAX_KEY = 64
 _SHORT_INPUT = 4
 """Texts of fewer characters stand in most sentences by chance."""
+_SHARED = 8
+"""As many characters in a row of a longer text do not."""
+_MAX_TEXT = 4096
+"""How much of a text is looked for in a message."""
+_MAX_LEAVES = 1000
 
 _ABSENT = object()
 
@@ -25,6 +30,7 @@ _FIXED_MESSAGES: Final[Mapping[str, str]] = {
     "bytes_invalid_encoding": "Data has an invalid encoding",
     "datetime_object_invalid": "Input should be a valid datetime",
     "get_attribute_error": "Input could not be read",
+    "import_error": "Input could not be imported",
     "iteration_error": "Input could not be iterated",
     "json_invalid": "Invalid JSON",
     "mapping_type": "Input should be a valid mapping",
@@ -35,6 +41,12 @@ _FIXED_MESSAGES: Final[Mapping[str, str]] = {
     "uuid_parsing": "Input should be a valid UUID",
 }
 """For the types whose own message holds a part of the input."""
+
+_PYDANTICS_OWN: Final = frozenset(get_args(core_schema.ErrorType)) - {
+    "assertion_error",
+    "value_error",
+}
+"""Types whose other messages hold nothing but what the schema asks for."""
 
 
 def argument_errors(error: ValidationError, sent: object = None) -> list[dict[str, str]]:
@@ -133,10 +145,10 @@ def _message(details: ErrorDetails | Mapping[str, object]) -> str:
 
     message = str(details["msg"])
 
-    if _echoes(message, details.get("input")):
-        return "Input does not fit"
+    if kind in _PYDANTICS_OWN or not _echoes(message, details.get("input")):
+        return message
 
-    return message
+    return "Input does not fit"
 
 
 def _tag_message(context: object) -> str:
@@ -151,13 +163,36 @@ def _tag_message(context: object) -> str:
 
 
 def _echoes(message: str, value: object) -> bool:
-    """Tell whether `message` holds `value`, as validators of users may have it."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return False
+    """Tell whether `message` holds some of `value`, as validators of users may have it."""
+    message = message.casefold()
+    runs = {message[start : start + _SHARED] for start in range(len(message) - _SHARED + 1)}
+    return any(_shares(message, runs, text) for text in _leaves(value))
 
-    text = str(value)
 
+def _shares(message: str, runs: Collection[str], text: str) -> bool:
     if len(text) < _SHORT_INPUT:
         return f"'{text}'" in message or f'"{text}"' in message
 
-    return text in message or repr(value) in message
+    if len(text) < _SHARED:
+        return text in message
+
+    return any(run in text for run in runs)
+
+
+def _leaves(value: object) -> Iterator[str]:
+    """Yield the texts and numbers of an input as they would stand in a sentence."""
+    pending = [value]
+
+    for _ in range(_MAX_LEAVES):
+        if not pending:
+            return
+
+        item = pending.pop()
+
+        if isinstance(item, dict):
+            members = cast("dict[object, object]", item)
+            pending.extend(members.values())
+        elif isinstance(item, list):
+            pending.extend(cast("list[object]", item))
+        elif isinstance(item, str | int | float) and not isinstance(item, bool):
+            yield str(item)[:_MAX_TEXT].casefold()

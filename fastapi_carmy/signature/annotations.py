@@ -15,6 +15,15 @@ __all__ = ("name_of", "resolved_signature", "without_partial")
 _Call = Callable[..., Any]
 
 
+class _BadAnnotationError(Exception):
+    def __init__(self, parameter: str, error: Exception) -> None:
+        super().__init__(str(error))
+        self.parameter = parameter
+
+
+class _UnresolvedNameError(_BadAnnotationError): ...
+
+
 def name_of(call: _Call) -> str:
     """Return what a callable is called: a function's name, or an instance's class."""
     inner = without_partial(call)
@@ -51,15 +60,22 @@ def resolved_signature(
 
         try:
             return _evaluated(call, signature, None, with_return=with_return)
-        except NameError:
+        except _UnresolvedNameError:
             if names is None:
                 raise
 
             # A class that is local to where the tool is registered.
             return _evaluated(call, signature, names, with_return=with_return)
+    except _UnresolvedNameError as error:
+        raise UnresolvedAnnotationError(
+            tool, f"{problem}: {error}", parameter=error.parameter
+        ) from None
+    except _BadAnnotationError as error:
+        raise ToolError(tool, f"{problem}: {error}", parameter=error.parameter) from error
     except NameError as error:
+        # Since Python 3.14, asking for a signature may evaluate its annotations.
         raise UnresolvedAnnotationError(tool, f"{problem}: {error}") from None
-    except (TypeError, ValueError, SyntaxError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise ToolError(tool, f"{problem}: {error}") from error
 
 
@@ -79,12 +95,7 @@ def _evaluated(
     if not annotations:
         return signature
 
-    def holder() -> None: ...
-
-    holder.__annotations__ = annotations
-    hints = get_type_hints(
-        holder, _globals_of(call), dict(names) if names else None, include_extras=True
-    )
+    hints = {name: _resolved(call, name, annotations[name], names) for name in annotations}
     return signature.replace(
         parameters=[
             parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
@@ -92,6 +103,24 @@ def _evaluated(
         ],
         return_annotation=hints.get("return", signature.return_annotation),
     )
+
+
+def _resolved(call: _Call, name: str, annotation: Any, names: Mapping[str, Any] | None) -> Any:
+    def holder() -> None: ...
+
+    # One at a time, so that a mistake is told by its parameter's name.
+    holder.__annotations__ = {name: annotation}
+
+    try:
+        hints = get_type_hints(
+            holder, _globals_of(call), dict(names) if names else None, include_extras=True
+        )
+    except NameError as error:
+        raise _UnresolvedNameError(name, error) from None
+    except (TypeError, ValueError, SyntaxError, AttributeError) as error:
+        raise _BadAnnotationError(name, error) from error
+
+    return hints[name]
 
 
 def _has_forward_reference(annotation: Any) -> bool:

@@ -257,12 +257,19 @@ def refuse_bare(tool: str, read: ReadParameter) -> None:
         raise _use_alias(tool, base, read.name)
 
 
-def _parts(annotation: Any) -> Iterable[Any]:
-    """Yield an annotation and everything inside it, metadata too."""
+def _parts(annotation: Any, inside: tuple[TypeAliasType, ...] = ()) -> Iterable[Any]:
+    """Yield an annotation and everything inside it, metadata too.
+
+    Args:
+        annotation: What to look into.
+        inside: The aliases it stands in; one may refer to itself.
+    """
     yield annotation
 
     if isinstance(annotation, TypeAliasType):
-        yield from _parts(annotation.__value__)
+        if annotation not in inside:
+            yield from _parts(annotation.__value__, (*inside, annotation))
+
         return
 
     if get_origin(annotation) is Literal:
@@ -270,12 +277,12 @@ def _parts(annotation: Any) -> Iterable[Any]:
 
     if _is_annotated(annotation):
         base, *metadata = get_args(annotation)
-        yield from _parts(base)
+        yield from _parts(base, inside)
         yield from metadata
         return
 
     for arg in get_args(annotation):
-        yield from _parts(arg)
+        yield from _parts(arg, inside)
 
 
 def _is_annotated(annotation: Any) -> bool:
@@ -295,7 +302,11 @@ def _is_pydantic_v1(part: Any) -> bool:
 
 def _without_alias(annotation: Any) -> Any:
     """Open a type alias that carries a marker; others keep their name in the schema."""
-    if isinstance(annotation, TypeAliasType) and _is_annotated(annotation.__value__):
-        return annotation.__value__
+    if not isinstance(annotation, TypeAliasType) or not _is_annotated(annotation.__value__):
+        return annotation
 
-    return annotation
+    metadata = get_args(annotation.__value__)[1:]
+    kinds = (params.Depends, FieldInfo, Arguments)
+    is_marked = any(item is Arguments or isinstance(item, kinds) for item in metadata)
+    # One that refers to itself, as `JsonValue` does, means something by its name alone.
+    return annotation.__value__ if is_marked else annotation

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from fastapi_carmy import AgentRouter, Caller
+from fastapi_carmy.errors import ToolError
 from fastapi_carmy.policies import RequireToolPermission
 from tests.support.asgi import connect
 from tests.support.calls import app_of, caller_from_headers, code, post
@@ -201,6 +202,15 @@ def test_the_urls_follow_the_prefixes_of_includes() -> None:
     assert catalog.status_code == 200
 
 
+def test_more_places_than_are_remembered_are_described_as_well() -> None:
+    app = app_of(small_router(), prefix="/{tenant}")
+
+    with TestClient(app) as client:
+        for number in [*range(100), 0]:
+            document = client.get(f"/{number}/.well-known/agent").json()
+            assert document["tools_url"] == f"/{number}/agent/tools"
+
+
 @pytest.mark.spec("carmy/1 1.1")
 def test_the_urls_follow_a_mount() -> None:
     app = Starlette(routes=[Mount("/shop", app_of(small_router(), prefix="/api"))])
@@ -308,3 +318,14 @@ def test_the_documents_do_not_ask_who_calls_where_all_callers_see_the_same() -> 
         post(client, "look", {"text": "x"})
 
     assert asked == ["caller"]
+
+
+@pytest.mark.spec("carmy/1 1.2")
+def test_a_description_that_is_no_text_stops_the_application() -> None:
+    agent = AgentRouter()
+    agent.add_tool(lambda: None, name="look", effect="read", description="\ud800")
+
+    with pytest.raises(ToolError) as caught, TestClient(app_of(agent)):
+        pass
+
+    assert caught.value.tool == "look"

@@ -1,6 +1,6 @@
 """What stops an execution, and what becomes of its request_id. Source: carmy/1, 4.2 and 4.3."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import anyio
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from fastapi_carmy import AgentContext, AgentRouter
 from fastapi_carmy.stores import MemoryStore
 from fastapi_carmy.stores.base import Key
-from tests.support.asgi import Exchange, execute, lifespan
+from tests.support.asgi import Exchange, connect, execute, lifespan
 from tests.support.calls import answer, app_of
 from tests.support.gate import Gate
 
@@ -252,6 +252,35 @@ async def test_hanging_up_before_anything_was_claimed_runs_nothing(place: str) -
             await exchange.finished.wait()
 
     assert runs == []
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_hanging_up_in_the_middle_of_the_body_closes_the_guards(accept: str) -> None:
+    seen: list[str] = []
+
+    async def guard() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await anyio.lowlevel.checkpoint()
+            seen.append("closed")
+
+    agent = AgentRouter(dependencies=[Depends(guard)])
+    headers = {"Content-Type": "application/json", "Accept": accept}
+
+    async with connect(
+        app_of(agent), "/agent/execute", method="POST", headers=headers, body=endless()
+    ) as exchange:
+        exchange.hang_up()
+        with anyio.fail_after(5):
+            await exchange.finished.wait()
+
+    assert seen == ["closed"]
+
+
+def endless() -> Iterator[bytes]:
+    while True:
+        yield b" "
 
 
 @pytest.mark.spec("carmy/1 4.3")

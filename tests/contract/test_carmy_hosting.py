@@ -66,7 +66,7 @@ async def test_a_failure_is_an_answer_too() -> None:
     failed = await agent.execute("fail")
     unknown = await agent.execute("fial")
     wrong = await agent.execute("fail", {"x": 1})
-    unfit = await agent.execute("fail", {"x": float("nan")}, request_id="")
+    unfit = await agent.execute("fail", {"x": 1}, request_id="")
 
     assert (failed.status, failed.data, failed.cacheable) == ("failed", None, False)
     assert failed.error is not None
@@ -218,15 +218,65 @@ async def test_a_stream_yields_what_the_execution_reports() -> None:
     assert tool_completed.ok
 
 
-async def test_a_refusal_is_streamed_as_well() -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments", "refusal"),
+    [
+        ("nothing", {}, "TOOL_NOT_FOUND"),
+        ("look", {}, "INVALID_REQUEST"),
+        ("plain", {"value": object()}, "INVALID_REQUEST"),
+    ],
+    ids=["unknown", "no-request", "no-json"],
+)
+async def test_a_refusal_is_streamed_as_well(
+    tool: str, arguments: dict[str, object], refusal: str
+) -> None:
     agent = AgentRouter()
 
-    events = [event async for event in agent.stream("nothing")]
+    @agent.tool(effect="read")
+    async def look(request: Request) -> None: ...
+
+    @agent.tool(effect="read")
+    async def plain(value: object) -> None: ...
+
+    events = [event async for event in agent.stream(tool, arguments)]
 
     assert isinstance(events[0], ExecutionStarted)
     assert isinstance(events[-1], ExecutionCompleted)
+    assert len(events) == 2
     assert events[-1].result.error is not None
-    assert events[-1].result.error.code == "TOOL_NOT_FOUND"
+    assert events[-1].result.error.code == refusal
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {"deep": [object()]}, float("nan"), float("-inf"), "\ud800", b"\xff", 10**5000],
+    ids=["object", "deep", "nan", "infinity", "surrogate", "bytes", "digits"],
+)
+async def test_what_json_cannot_hold_is_refused_and_never_replaced(value: object) -> None:
+    agent = AgentRouter()
+    runs: list[object] = []
+
+    @agent.tool(effect="read")
+    async def echo(value: object = None) -> None:
+        runs.append(value)
+
+    result = await agent.execute("echo", {"value": value})
+
+    assert result.error is not None
+    assert result.error.code == "INVALID_REQUEST"
+    assert runs == []
+
+
+async def test_a_request_id_that_is_no_text_is_refused() -> None:
+    agent = AgentRouter()
+
+    @agent.tool(effect="write")
+    async def work() -> None: ...
+
+    result = await agent.execute("work", request_id="\ud800")
+
+    assert result.error is not None
+    assert result.error.code == "INVALID_REQUEST"
 
 
 @pytest.mark.spec("carmy/1 4.2")

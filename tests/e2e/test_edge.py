@@ -41,7 +41,7 @@ def guarded() -> tuple[FastAPI, list[str]]:
         if "authorization" not in request.headers:
             raise HTTPException(401, "Who are you?", {"WWW-Authenticate": "Bearer"})
 
-    agent = echoing(AgentRouter(dependencies=[Depends(guard)], caller=lambda: Caller()))
+    agent = echoing(AgentRouter(dependencies=[Depends(guard)], caller=Caller))
     return app_of(agent), ran
 
 
@@ -130,9 +130,7 @@ async def test_a_stranger_with_a_mebibyte_of_brackets_is_not_listened_to(
 
     async with (
         serve_here(app) as served,
-        connect(
-            served, "/agent/execute", method="POST", headers=JSON, body=b"[" * MIB
-        ) as wire,
+        connect(served, "/agent/execute", method="POST", headers=JSON, body=b"[" * MIB) as wire,
     ):
         answer = await wire.answer()
 
@@ -154,11 +152,10 @@ async def test_a_known_caller_with_a_mebibyte_of_brackets_is_refused(
     assert (answer.status_code, code(answer)) == (400, "INVALID_REQUEST")
 
 
-def hostile_agent() -> AgentRouter:
-    """A router whose tools put what they are given wherever a tool can put anything."""
-    agent = AgentRouter()
+def add_hostile_headers(agent: AgentRouter) -> None:
+    """Add tools that set headers, or whose dependencies and guards do."""
 
-    def set_headers(response: Response, request: Request) -> None:
+    def set_headers(response: Response) -> None:
         for name, value in (
             ("X-Text", HOSTILE),
             ("X-Nul", "a\0b"),
@@ -174,25 +171,8 @@ def hostile_agent() -> AgentRouter:
             response.raw_headers.append(raw)
 
     @agent.tool(effect="read")
-    async def output(context: AgentContext) -> dict[str, str]:
-        context.progress(1, message=HOSTILE)
-        context.partial({HOSTILE: HOSTILE})
-        context.suggest(HOSTILE, {HOSTILE: HOSTILE}, reason=HOSTILE)
-        return {HOSTILE: HOSTILE}
-
-    @agent.tool(effect="read")
     async def headers(set_headers: Annotated[None, Depends(set_headers)]) -> str:
         return "done"
-
-    @agent.tool(effect="read")
-    async def error() -> None:
-        raise AgentError(
-            "HOSTILE",
-            HOSTILE,
-            ErrorCategory.VALIDATION,
-            suggested_action=HOSTILE,
-            details={HOSTILE: HOSTILE},
-        )
 
     @agent.tool(effect="read")
     async def http_error() -> None:
@@ -207,6 +187,29 @@ def hostile_agent() -> AgentRouter:
 
     @agent.tool(effect="read")
     async def dependency(refused: Annotated[None, Depends(refuse)]) -> None: ...
+
+
+def hostile_agent() -> AgentRouter:
+    """A router whose tools put hostile text wherever a tool can put anything."""
+    agent = AgentRouter()
+    add_hostile_headers(agent)
+
+    @agent.tool(effect="read")
+    async def output(context: AgentContext) -> dict[str, str]:
+        context.progress(1, message=HOSTILE)
+        context.partial({HOSTILE: HOSTILE})
+        context.suggest(HOSTILE, {HOSTILE: HOSTILE}, reason=HOSTILE)
+        return {HOSTILE: HOSTILE}
+
+    @agent.tool(effect="read")
+    async def error() -> None:
+        raise AgentError(
+            "HOSTILE",
+            HOSTILE,
+            ErrorCategory.VALIDATION,
+            suggested_action=HOSTILE,
+            details={HOSTILE: HOSTILE},
+        )
 
     return agent
 
@@ -257,7 +260,7 @@ def test_a_refusal_has_a_status_that_can_carry_one(raised: int, sent: int) -> No
     def refuse() -> None:
         raise HTTPException(raised, "No.", {"Location": "/login"})
 
-    agent = echoing(AgentRouter(dependencies=[Depends(refuse)], caller=lambda: Caller()))
+    agent = echoing(AgentRouter(dependencies=[Depends(refuse)], caller=Caller))
 
     with TestClient(app_of(agent)) as client:
         answer = client.post("/agent/execute", json={"tool": "echo"}, follow_redirects=False)
@@ -268,9 +271,7 @@ def test_a_refusal_has_a_status_that_can_carry_one(raised: int, sent: int) -> No
 
 
 @pytest.mark.spec("carmy/1 2.1")
-@pytest.mark.parametrize(
-    "key", [b"a\tb", b'"unclosed', b"k" * 257, b"", b'""'], ids=repr
-)
+@pytest.mark.parametrize("key", [b"a\tb", b'"unclosed', b"k" * 257, b"", b'""'], ids=repr)
 def test_a_hostile_idempotency_key_is_an_id_like_any_other(key: bytes) -> None:
     with TestClient(app_of(echoing(AgentRouter()))) as client:
         answer = client.post(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spec("carmy/1 7.16")
 SECRET = "s3cret-of-the-database"
 
 
-class Boom(RuntimeError):
+class BoomError(RuntimeError):
     """Tells a secret in every way an exception can."""
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class Boom(RuntimeError):
 
 
 async def boom() -> None:
-    raise Boom from ValueError(SECRET)
+    raise BoomError from ValueError(SECRET)
 
 
 async def boom_at_the_end() -> AsyncIterator[None]:
     yield
-    raise Boom
+    raise BoomError
 
 
 class BoomStore(MemoryStore):
@@ -48,13 +48,13 @@ class BoomStore(MemoryStore):
         self, key: Key, *, fingerprint: str, execution_id: str, may_repeat: bool
     ) -> Reservation:
         if self._method == "reserve":
-            raise Boom
+            raise BoomError
         return await super().reserve(
             key, fingerprint=fingerprint, execution_id=execution_id, may_repeat=may_repeat
         )
 
     async def complete(self, key: Key, *, execution_id: str, record: Record) -> bool:
-        raise Boom
+        raise BoomError
 
 
 class BoomPolicy:
@@ -63,23 +63,23 @@ class BoomPolicy:
 
     def check(self, call: PolicyCall) -> None:
         if self._method == "check":
-            raise Boom
+            raise BoomError
 
     def admit(self, call: PolicyCall) -> None:
         if self._method == "admit":
-            raise Boom
+            raise BoomError
 
 
 class BoomSink:
     def record(self, record: ExecutionRecord) -> None:
-        raise Boom
+        raise BoomError
 
 
 class Unserialisable(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
-        raise Boom
+        raise BoomError
 
 
 def with_tool(
@@ -95,20 +95,20 @@ async def fine() -> str:
 
 
 async def boom_in_the_tool() -> None:
-    raise Boom
+    raise BoomError
 
 
 def boom_in_a_thread() -> None:
-    raise Boom
+    raise BoomError
 
 
 async def boom_in_a_group() -> None:
-    raise ExceptionGroup(SECRET, [Boom(), HTTPException(404, SECRET)])
+    raise ExceptionGroup(SECRET, [BoomError(), HTTPException(404, SECRET)])
 
 
 async def boom_in_a_generator() -> AsyncIterator[int]:
     yield 1
-    raise Boom
+    raise BoomError
 
 
 async def boom_as_a_server_error() -> None:

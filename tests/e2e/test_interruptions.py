@@ -31,17 +31,19 @@ async def interrupt_at(
 ) -> str | None:
     """Cut the call `r` when it is at the gate; returns the state of its reservation."""
     app = Interruptible(app_of(agent), kind)
-    async with execute(app, "work", request_id="r", stream=stream) as exchange:
-        async with anyio.create_task_group() as tasks:
-            if stream:
-                tasks.start_soon(read_what_comes, exchange)
-            await reached(entered)
-            app.interrupt()
-            await checkpoint()
-            let_go.set()
-            await reached(app.ended)
-            await agent.aclose()
-            tasks.cancel_scope.cancel()
+    async with (
+        execute(app, "work", request_id="r", stream=stream) as exchange,
+        anyio.create_task_group() as tasks,
+    ):
+        if stream:
+            tasks.start_soon(read_what_comes, exchange)
+        await reached(entered)
+        app.interrupt()
+        await checkpoint()
+        let_go.set()
+        await reached(app.ended)
+        await agent.aclose()
+        tasks.cancel_scope.cancel()
     entry = await agent.store.lookup(Key(None, None, "r"))
     return None if entry is None else entry.state
 
@@ -82,9 +84,7 @@ async def test_a_call_that_is_cut_before_the_tool_begins_leaves_its_key_free(
     agent = AgentRouter(
         dependencies=[Depends(guard)] if stage == "guard" else [],
         policies=[
-            GatedPolicy(
-                gate if stage == "policy" else None, gate if stage == "admission" else None
-            )
+            GatedPolicy(gate if stage == "policy" else None, gate if stage == "admission" else None)
         ],
     )
     runs: list[int] = []

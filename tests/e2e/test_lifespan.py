@@ -100,11 +100,10 @@ async def test_executions_have_stopped_before_the_users_resources_close() -> Non
             await anyio.lowlevel.checkpoint()
             notes.append("tool stopped")
 
-    async with anyio.create_task_group() as tasks:
-        async with lifespan(app):
-            tasks.start_soon(answer, app, "work")
-            tasks.start_soon(lambda: answer(app, "work", request_id="waits"))
-            await reached(gate.entered)
+    async with anyio.create_task_group() as tasks, lifespan(app):
+        tasks.start_soon(answer, app, "work")
+        tasks.start_soon(lambda: answer(app, "work", request_id="waits"))
+        await reached(gate.entered)
 
     assert notes == [
         "app opened",
@@ -138,15 +137,14 @@ async def test_a_stream_that_is_still_in_a_guard_is_stopped_too() -> None:
     runs = counting(agent)
     app = app_of(agent)
 
-    async with anyio.create_task_group() as tasks:
-        async with lifespan(app):
+    async with anyio.create_task_group() as tasks, lifespan(app):
 
-            async def refused() -> None:
-                async with execute(app, "count", stream=True) as exchange:
-                    assert (await exchange.json())["error"]["code"] == "CANCELLED"
+        async def refused() -> None:
+            async with execute(app, "count", stream=True) as exchange:
+                assert (await exchange.json())["error"]["code"] == "CANCELLED"
 
-            tasks.start_soon(refused)
-            await reached(gate.entered)
+        tasks.start_soon(refused)
+        await reached(gate.entered)
 
     assert notes == ["router opened", "guard closed", "store closed", "router closed"]
     assert runs == []

@@ -131,9 +131,7 @@ async def test_a_database_pool_of_one_works_after_many_were_cut(
     holding = [anyio.Event()]
 
     @agent.tool(effect="write", parallel_safe=True)
-    async def work(
-        wait: bool, connection: Annotated[AsyncConnection, Depends(transaction)]
-    ) -> int:
+    async def work(wait: bool, connection: Annotated[AsyncConnection, Depends(transaction)]) -> int:
         await connection.execute(text("INSERT INTO bookings DEFAULT VALUES"))
         holding[0].set()
         if wait:

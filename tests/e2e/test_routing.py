@@ -139,8 +139,7 @@ async def test_what_is_advertised_answers(
 ) -> None:
     async with serve_here(make(), lifespan="auto") as served:
         found = [
-            await use_what_is_advertised(served, f"{place}{WELL_KNOWN}{slash}")
-            for place in places
+            await use_what_is_advertised(served, f"{place}{WELL_KNOWN}{slash}") for place in places
         ]
 
     assert found == places

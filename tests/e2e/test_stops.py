@@ -85,7 +85,9 @@ def written(log: Path) -> tuple[list[str], Counter[tuple[str, str]]]:
     """Return the verbs in order, and for how many keys of each tool each was written."""
     lines = [from_json(line) for line in log.read_bytes().splitlines()]
     keyed = {(line["verb"], line["key"]) for line in lines if line["key"]}
-    return [line["verb"] for line in lines], Counter((verb, key.split("-")[0]) for verb, key in keyed)
+    return [line["verb"] for line in lines], Counter(
+        (verb, key.split("-")[0]) for verb, key in keyed
+    )
 
 
 def test_slow_calls_are_cut_after_the_grace_time_and_settled_before_the_process_is_gone(
@@ -123,9 +125,7 @@ def test_fast_calls_end_by_themselves_without_a_grace_time(log: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["ship", "print_label"])
-def test_what_outlives_its_client_is_abandoned_when_the_server_stops(
-    tool: str, log: Path
-) -> None:
+def test_what_outlives_its_client_is_abandoned_when_the_server_stops(tool: str, log: Path) -> None:
     with serving(log, grace=1) as server:
         code, _ = stop_in_the_middle(server, (tool,), each=3)
 

@@ -1,10 +1,11 @@
 """An application with all sample agents, for servers in a process of their own."""
 
+import anyio
 from fastapi import FastAPI
 
+from fastapi_carmy import AgentRouter
 from tests.support.agui import (
     Waiting,
-    app_with,
     broken,
     cautious,
     chatty,
@@ -15,14 +16,30 @@ from tests.support.agui import (
 
 __all__ = ("app",)
 
-app: FastAPI = app_with(
-    {
-        "/chatty": chatty,
-        "/verbose": verbose,
-        "/cautious": cautious,
-        "/broken": broken,
-        "/chunks": chunks,
-        "/stateful": stateful,
-        "/waiting": Waiting(),
-    }
-)
+waiting = Waiting()
+
+router = AgentRouter()
+
+for path, agent in {
+    "/chatty": chatty,
+    "/verbose": verbose,
+    "/cautious": cautious,
+    "/broken": broken,
+    "/chunks": chunks,
+    "/stateful": stateful,
+    "/waiting": waiting,
+}.items():
+    router.add_agui_route(path, agent)
+
+router.add_agui_route("/small", chatty, max_body_bytes=10)
+app = FastAPI()
+app.include_router(router)
+
+
+@app.get("/waiting/stopped")
+async def stopped() -> dict[str, object]:
+    """Return once the waiting agent has been stopped."""
+    with anyio.fail_after(10):
+        while not waiting.saw_cancelled:  # noqa: ASYNC110 - Its runs know of no event.
+            await anyio.sleep(0.01)
+    return {"saw_cancelled": waiting.saw_cancelled}

@@ -36,6 +36,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "docs/tutorial/errors.md": _snippet("tutorial.errors"),
     "docs/tutorial/streaming.md": _snippet("tutorial.streaming"),
     "docs/tutorial/retries.md": _snippet("tutorial.retries"),
+    "docs/tutorial/agents.md": _snippet("tutorial.agents"),
     "docs/how-to/authentication.md": _snippet("how_to.authentication"),
     "docs/how-to/dependencies.md": _snippet("how_to.dependencies"),
     "docs/how-to/several-routers.md": _snippet("how_to.several_routers"),

@@ -105,7 +105,7 @@ def test_json_text_is_written_whatever_it_is() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert encode(endless) == b'"<list>"'
+    assert encode(endless) == b'["<list>"]'
     assert encode({"a": Odd()}) == b'{"a":"<Odd>"}'
     assert encode({"\ud800": 10**5000}).startswith(b'{"')
 

@@ -12,7 +12,7 @@ import pytest
 from fastapi import Depends, FastAPI, HTTPException, Security
 from fastapi.security import HTTPBearer
 from fastapi.testclient import TestClient
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import AnyUrl, BaseModel, Field
 

@@ -1,7 +1,7 @@
 """For endpoints that are written by hand: read a run's input, answer with events."""
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Final
 
 from ag_ui.core import BaseEvent, RunAgentInput
@@ -14,7 +14,7 @@ from fastapi_carmy.agui.encode import encode_event
 from fastapi_carmy.agui.endpoint.serving import STREAM_HEADERS, read_input, refusal_body
 from fastapi_carmy.agui.errors import DisconnectedError, RefusedRequestError
 from fastapi_carmy.agui.failures import failure_event
-from fastapi_carmy.agui.interruption import Interruption
+from fastapi_carmy.agui.interruption import Interruption, close_iterator
 from fastapi_carmy.agui.negotiation import EVENT_STREAM
 from fastapi_carmy.agui.outbox import Outbox
 from fastapi_carmy.agui.tokens import CancelToken
@@ -166,8 +166,7 @@ class EventStreamResponse(Response):
             interruption.close()
             await interruption.settle()
 
-            if isinstance(self._events, AsyncGenerator):
-                await self._events.aclose()
+            await close_iterator(self._events)
 
             self._outbox.finish()
 

@@ -1,6 +1,7 @@
 """How an agent's route is documented in the host's OpenAPI."""
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 from ag_ui.core import AgentCapabilities, RunAgentInput
 
@@ -80,21 +81,22 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
     def inline(value: Any) -> Any:
         if isinstance(value, list):
-            return [inline(item) for item in value]
+            return [inline(item) for item in cast("Sequence[Any]", value)]
 
         if not isinstance(value, dict):
             return value
 
-        reference = value.get("$ref")
+        members = cast("dict[str, Any]", value)
+        reference = members.get("$ref")
 
         if isinstance(reference, str):
-            rest = {key: item for key, item in value.items() if key != "$ref"}
+            rest = {key: item for key, item in members.items() if key != "$ref"}
             return {**inline(named[reference.removeprefix("#/$defs/")]), **rest}
 
         # A mapping of discriminator values points into the definitions as well.
         return {
             key: inline(item)
-            for key, item in value.items()
+            for key, item in members.items()
             if key not in ("$defs", "discriminator")
         }
 

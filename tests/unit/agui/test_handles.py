@@ -404,7 +404,7 @@ async def test_the_other_events_have_a_method_each() -> None:
     await run.raw({"a": None}, "provider")
     await run.messages_snapshot([core.UserMessage(id="u", role="user", content="x")])
     run.message_with_id("m").emit(core.CustomEvent(name="app.y", value=1))
-    run.reasoning_with_id("g")
+    _ = run.reasoning_with_id("g")
 
     told = [event.model_dump(mode="json", by_alias=True) for event in received.drain()]
     assert told == [
@@ -454,15 +454,15 @@ async def test_a_wrong_value_sends_nothing_and_is_not_repeated() -> None:
 
 async def test_a_start_that_fails_gives_no_handle() -> None:
     run, received = open_context()
-    run.message_with_id("m")
+    _ = run.message_with_id("m")
 
     with pytest.raises(ProtocolViolationError):
-        run.message_with_id("m")
+        _ = run.message_with_id("m")
 
     run.emit(core.ReasoningMessageStartEvent(message_id="g", role="reasoning"))
     received.drain()
     with pytest.raises(ProtocolViolationError):
-        run.reasoning_with_id("g")
+        _ = run.reasoning_with_id("g")
     assert [event.type.value for event in received.drain()] == ["REASONING_START", "REASONING_END"]
 
 

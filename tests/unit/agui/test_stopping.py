@@ -112,7 +112,7 @@ async def test_an_agent_that_only_waits_is_interrupted_once_after_the_grace() ->
     finished = anyio.Event()
 
     async def agent(run: Ctx) -> None:
-        await run.step("s")
+        _ = await run.step("s")
         run.emit(core.TextMessageStartEvent(message_id="m"))
         try:
             run.cancel_token.cancel()
@@ -151,7 +151,7 @@ async def test_another_thread_may_stop_a_run() -> None:
 
 async def test_a_run_over_its_limit_times_out_with_everything_closed() -> None:
     async def agent(run: Ctx) -> None:
-        await run.message()
+        _ = await run.message()
         await anyio.sleep_forever()
 
     with anyio.fail_after(5):
@@ -187,7 +187,7 @@ async def test_an_agent_that_ignores_everything_is_let_go(caplog: pytest.LogCapt
     refused: list[type[Exception]] = []
 
     async def agent(run: Ctx) -> None:
-        await run.message()
+        _ = await run.message()
         while not may_end.is_set():
             try:
                 await may_end.wait()
@@ -218,7 +218,7 @@ async def test_nothing_is_sent_to_a_client_that_left_and_the_agent_cleans_up() -
     saw: list[bool] = []
 
     async def agent(run: Ctx) -> None:
-        await run.message()
+        _ = await run.message()
         try:
             await anyio.sleep_forever()
         finally:

@@ -208,7 +208,7 @@ def test_what_a_transformer_makes_is_verified() -> None:
     run, received = open_context(transformers=[lambda: twice])
 
     with pytest.raises(ProtocolViolationError, match="duplicate-start"):
-        run.message()
+        _ = run.message()
 
     assert types(received.drain()) == ["TEXT_MESSAGE_START"]
 

@@ -1,6 +1,6 @@
 """The order of events: each rule of AG-UI 1.0, on a bare context and on the verifier."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from ag_ui import core
@@ -159,7 +159,7 @@ def activity_delta(message: str = "a1", tag: str | None = None) -> BaseEvent:
     )
 
 
-def messages(*told: dict[str, object]) -> BaseEvent:
+def messages(*told: Mapping[str, object]) -> BaseEvent:
     return core.MessagesSnapshotEvent.model_validate({"messages": list(told)})
 
 

@@ -1,0 +1,1 @@
+"""What is measured: one application a module."""
