@@ -135,6 +135,7 @@ class AgentRouter(AgUiRoutes):
             caller=caller,
             max_body_bytes=max_body_bytes,
             per_caller=per_caller_catalog,
+            has_agents=self._has_agents,
         )
         self._protocol.add_routes(self, lambda: self.tools)
 
@@ -375,6 +376,9 @@ class AgentRouter(AgUiRoutes):
 
     def _catalog(self) -> Catalog:
         return Catalog(self._all_tools()) if self._service is None else self._service.catalog
+
+    def _has_agents(self) -> bool:
+        return bool(self._agents) or any(child._has_agents() for child, _ in self._children)
 
     def _serve(self, app: object) -> Service:
         """Return what this router serves in `app`, which is looked at once.

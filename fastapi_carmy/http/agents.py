@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 from fastapi import APIRouter
 
 if TYPE_CHECKING:
@@ -145,5 +146,14 @@ class AgUiRoutes(APIRouter):
 
     async def _stop_agents(self, seconds: float) -> bool:
         """End live runs with the outcome `cancelled`; tell whether all have ended in time."""
-        stopped = [await endpoint.stop(seconds) for endpoint in self._agents]
-        return all(stopped)
+        late: list[AgentEndpoint] = []
+
+        async def stop(endpoint: "AgentEndpoint") -> None:
+            if not await endpoint.stop(seconds):
+                late.append(endpoint)
+
+        async with anyio.create_task_group() as tasks:
+            for endpoint in self._agents:
+                tasks.start_soon(stop, endpoint)
+
+        return not late

@@ -107,7 +107,7 @@ class DiscoveryEndpoint(_DocumentEndpoint):
         service: Callable[[object], Service],
         *,
         server: str,
-        capabilities: Sequence[str],
+        capabilities: Callable[[], Sequence[str]],
         prefix: str | None = None,
         per_caller: bool = False,
     ) -> None:
@@ -126,17 +126,18 @@ class DiscoveryEndpoint(_DocumentEndpoint):
         self._capabilities = capabilities
         self._prefix = prefix
         # Bounded: a path may hold parameters, which are the client's to choose.
-        self._places: OrderedDict[tuple[str, str], Document] = OrderedDict()
+        self._places: OrderedDict[tuple[str, ...], Document] = OrderedDict()
 
     def _document(self, scope: Scope, catalog: Document) -> Document:
         base = _base(scope) + (self._prefix or "")
-        place = (base, catalog.digest)
+        capabilities = self._capabilities()
+        place = (base, catalog.digest, *capabilities)
         document = self._places.get(place)
 
         if document is None:
             document = discovery(
                 server=self._server,
-                capabilities=self._capabilities,
+                capabilities=capabilities,
                 tools_url=base + TOOLS_PATH,
                 execute_url=base + EXECUTE_PATH,
                 tools_version=catalog.digest,

@@ -43,6 +43,7 @@ class Protocol:
         caller: Callable[..., object] | None,
         max_body_bytes: int,
         per_caller: bool,
+        has_agents: Callable[[], bool],
     ) -> None:
         """Answer for `owner`.
 
@@ -53,6 +54,7 @@ class Protocol:
             caller: The dependency that says who calls.
             max_body_bytes: Limit of an execute request.
             per_caller: Whether each caller has a catalog of its own.
+            has_agents: Whether AG-UI agents are mounted beside the tools.
         """
         self._owner = owner
         self._service = service
@@ -60,8 +62,7 @@ class Protocol:
         self._caller = caller
         self._max_body_bytes = max_body_bytes
         self._per_caller = per_caller
-        self.capabilities = ["tools", "streaming", "idempotency"]
-        """What discovery says is switched on, in the contract's order."""
+        self._has_agents = has_agents
 
     def add_routes(self, router: APIRouter, tools: Callable[[], Sequence[ToolSpec]]) -> None:
         """Put the three routes on `router`."""
@@ -111,7 +112,7 @@ class Protocol:
                 self._owner,
                 self._service,
                 server=self._server,
-                capabilities=self.capabilities,
+                capabilities=self._capabilities,
                 prefix=prefix,
                 per_caller=self._per_caller,
             ),
@@ -121,6 +122,11 @@ class Protocol:
             responses=document_responses(),
             with_caller=self._per_caller,
         )
+
+    def _capabilities(self) -> list[str]:
+        """Return what is switched on. Source: carmy/1, section 1.1."""
+        agents = ["ag-ui"] if self._has_agents() else []
+        return ["tools", "streaming", "idempotency", *agents]
 
     def _add(
         self,

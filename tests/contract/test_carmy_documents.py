@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from fastapi_carmy import AgentRouter, Caller
+from fastapi_carmy.agui import RunContext
 from fastapi_carmy.errors import ToolError
 from fastapi_carmy.policies import RequireToolPermission
 from tests.support.asgi import connect
@@ -329,3 +330,20 @@ def test_a_description_that_is_no_text_stops_the_application() -> None:
         pass
 
     assert caught.value.tool == "look"
+
+
+@pytest.mark.spec("carmy/1 1.1")
+def test_discovery_tells_when_agents_are_mounted_beside_the_tools() -> None:
+    agent, child = small_router(), AgentRouter()
+    without = TestClient(app_of(agent)).get(DISCOVERY).json()["capabilities"]
+
+    @child.agui("/chat")
+    async def chat(run: RunContext[None]) -> None: ...
+
+    parent = AgentRouter()
+    parent.include_router(child)
+
+    assert without == ["tools", "streaming", "idempotency"]
+    for router in (child, parent):
+        capabilities = TestClient(app_of(router)).get(DISCOVERY).json()["capabilities"]
+        assert capabilities == [*without, "ag-ui"]

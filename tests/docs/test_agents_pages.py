@@ -21,7 +21,8 @@ __all__ = ("test_the_clerk_asks_before_it_buys", "test_the_clerk_buys_what_was_c
 
 def run(app: FastAPI, path: str) -> str:
     with TestClient(app) as client:
-        answer = client.post(path, json=dict(INPUT))
+        said = [{"id": "u", "role": "user", "content": "Is there tea?"}]
+        answer = client.post(path, json={**INPUT, "messages": said})
     assert answer.status_code == 200
     return str(answer.text)
 

@@ -23,6 +23,10 @@ def body_of(size: int) -> bytes:
     return head + b"x" * (size - len(head) - len(tail)) + tail
 
 
+def anonymous() -> Caller:
+    return Caller()
+
+
 def echoing(agent: AgentRouter) -> AgentRouter:
     @agent.tool(effect="none")
     async def echo(text: str) -> int:
@@ -41,7 +45,7 @@ def guarded() -> tuple[FastAPI, list[str]]:
         if "authorization" not in request.headers:
             raise HTTPException(401, "Who are you?", {"WWW-Authenticate": "Bearer"})
 
-    agent = echoing(AgentRouter(dependencies=[Depends(guard)], caller=Caller))
+    agent = echoing(AgentRouter(dependencies=[Depends(guard)], caller=anonymous))
     return app_of(agent), ran
 
 
@@ -260,7 +264,7 @@ def test_a_refusal_has_a_status_that_can_carry_one(raised: int, sent: int) -> No
     def refuse() -> None:
         raise HTTPException(raised, "No.", {"Location": "/login"})
 
-    agent = echoing(AgentRouter(dependencies=[Depends(refuse)], caller=Caller))
+    agent = echoing(AgentRouter(dependencies=[Depends(refuse)], caller=anonymous))
 
     with TestClient(app_of(agent)) as client:
         answer = client.post("/agent/execute", json={"tool": "echo"}, follow_redirects=False)
