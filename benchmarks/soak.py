@@ -213,7 +213,7 @@ class _Client:
                 return
             self._tally.counts["retries"] += 1
             answer = await self._call(tool, number, hangs_up=False)
-        self._tally.counts["answered"] += 1
+        self._tally.counts["orders answered"] += 1
         if tool != "look":
             self._tally.finished.append((tool, number))
 
@@ -233,7 +233,7 @@ class _Client:
         body = to_json({"tool": tool, "arguments": {"number": number}, "request_id": number})
         is_stream = self._random.random() < 0.5  # noqa: PLR2004 - One in two.
         accept = "text/event-stream" if is_stream else "application/json"
-        self._tally.counts["calls"] += 1
+        self._tally.counts["calls made"] += 1
         patience = self._random.uniform(0, _LONGEST_PATIENCE_SECONDS) if hangs_up else None
         async with await anyio.connect_tcp("127.0.0.1", self._port) as stream:
             await stream.send(_request("/agent/execute", body, accept))

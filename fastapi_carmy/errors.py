@@ -208,7 +208,7 @@ class HostError(AgentError):
     def status_code(self) -> int:
         """The status that the host named, unless no error and no body can have it."""
         status = self._host_status
-        fits = HTTPStatus.MULTIPLE_CHOICES <= status and status != HTTPStatus.NOT_MODIFIED
+        fits = status >= HTTPStatus.MULTIPLE_CHOICES and status != HTTPStatus.NOT_MODIFIED
         return status if fits else super().status_code
 
     @property

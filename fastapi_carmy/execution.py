@@ -158,17 +158,7 @@ class Execution:
         if recorded is not None:
             return await self._conclude(recorded)
 
-        result = ExecutionResult.completed(
-            self.id,
-            data,
-            cacheable=tool.spec.is_cacheable,
-            next_actions=self._run.suggestions,
-        )
-
-        if self._reservation is not None:
-            return await self._conclude(result, partial(self._reservation.complete, result))
-
-        return await self._conclude(result)
+        return await self._conclude_success(tool, data)
 
     @property
     def has_outlived(self) -> bool:
@@ -354,6 +344,19 @@ class Execution:
             self._finish()
 
         raise raised
+
+    async def _conclude_success(self, tool: Tool, data: bytes) -> ExecutionResult:
+        result = ExecutionResult.completed(
+            self.id,
+            data,
+            cacheable=tool.spec.is_cacheable,
+            next_actions=self._run.suggestions,
+        )
+
+        if self._reservation is not None:
+            return await self._conclude(result, partial(self._reservation.complete, result))
+
+        return await self._conclude(result)
 
     async def _conclude_failure(self, error: AgentError) -> ExecutionResult:
         if self._run.phase >= Phase.RUNNING and isinstance(error, HostError):

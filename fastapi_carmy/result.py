@@ -20,9 +20,6 @@ __all__ = (
 
 ExecutionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
 
-_VERSION_4 = 0x00000000_0000_4000_8000_000000000000
-_RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
-
 _STATUS_OF_CATEGORY: Mapping[ErrorCategory, ExecutionStatus] = {
     ErrorCategory.CANCELLED: "cancelled",
     ErrorCategory.TIMEOUT: "timed_out",
@@ -149,8 +146,12 @@ class ExecutionResult:
 
 def new_execution_id() -> str:
     """Return `exec_` and a random UUID. Source: carmy/1, section 2.2; RFC 9562, 5.4."""
-    digits = f"{int.from_bytes(urandom(16)) & _RANDOM_BITS | _VERSION_4:032x}"
-    return f"exec_{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    random = urandom(16)
+    digits = random.hex()
+    variant = "89ab"[random[8] >> 6]
+    return (
+        f"exec_{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    )
 
 
 def status_of(error: AgentError) -> ExecutionStatus:

@@ -1,10 +1,11 @@
 """What counts as an agent, and how it is called."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args, get_origin
+from inspect import Parameter
+from typing import Annotated, Any, get_args, get_origin
 
 from fastapi_carmy.agui.context import RunContext
 
@@ -29,16 +30,14 @@ class Agent:
         documentation: Its docstring.
         run_parameter: The parameter that takes the run.
         others: Its further parameters; their values come from dependencies.
-        yields_events: Whether it is an async generator.
         state_type: What its annotation says of the state, `None` if nothing.
     """
 
     function: Callable[..., Any]
     name: str
     documentation: str | None
-    run_parameter: str
-    others: tuple[inspect.Parameter, ...]
-    yields_events: bool
+    run_parameter: Parameter
+    others: tuple[Parameter, ...]
     state_type: Any
 
     def bind(self, values: dict[str, Any] | None = None) -> BoundAgent:
@@ -46,17 +45,24 @@ class Agent:
         return partial(self._call, values or {})
 
     def _call(self, values: dict[str, Any], run: RunContext[Any]) -> Any:
-        return self.function(**{self.run_parameter: run}, **values)
+        if self.run_parameter.kind is Parameter.POSITIONAL_ONLY:
+            return self.function(run, **values)
+
+        return self.function(**{self.run_parameter.name: run}, **values)
 
 
-def agent_of(candidate: object) -> Agent:
+def agent_of(candidate: object, names: Mapping[str, Any] | None = None) -> Agent:
     """Return `candidate` as an agent.
+
+    Args:
+        candidate: A function or an object.
+        names: Local names that its annotations may use.
 
     Raises:
         TypeError: If it is none; the message says what is expected.
     """
     function = _function_of(candidate)
-    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    parameters = _parameters_of(function, names)
     run_parameter = _run_parameter(candidate, parameters)
     named = _without_partials(candidate)
 
@@ -64,11 +70,26 @@ def agent_of(candidate: object) -> Agent:
         function=function,
         name=getattr(named, "__name__", type(named).__name__),
         documentation=getattr(named, "__doc__", None),
-        run_parameter=run_parameter.name,
+        run_parameter=run_parameter,
         others=tuple(one for one in parameters if one is not run_parameter),
-        yields_events=inspect.isasyncgenfunction(_innermost(function)),
-        state_type=next(iter(get_args(run_parameter.annotation)), None),
+        state_type=next(iter(get_args(_plain(run_parameter.annotation))), None),
     )
+
+
+def _parameters_of(
+    function: Callable[..., Any], names: Mapping[str, Any] | None
+) -> list[Parameter]:
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError:
+        # A class that is defined beside the agent, inside a function.
+        signature = inspect.signature(function, eval_str=True, locals=dict(names or {}))
+
+    return list(signature.parameters.values())
+
+
+def _plain(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _function_of(candidate: object) -> Callable[..., Any]:
@@ -101,14 +122,16 @@ def _innermost(function: Any) -> Any:
     return type(function).__call__
 
 
-def _run_parameter(candidate: object, parameters: list[inspect.Parameter]) -> inspect.Parameter:
-    named = [
-        one for one in parameters if (get_origin(one.annotation) or one.annotation) is RunContext
+def _run_parameter(candidate: object, parameters: list[Parameter]) -> Parameter:
+    annotated = [
+        one
+        for one in parameters
+        if (get_origin(_plain(one.annotation)) or _plain(one.annotation)) is RunContext
     ]
     usable = [
         one
-        for one in named or parameters[:1]
-        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        for one in annotated or parameters[:1]
+        if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     ]
 
     if len(usable) != 1:

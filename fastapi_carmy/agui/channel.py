@@ -197,6 +197,26 @@ class Channel:
                 handle.close()
             except AgUiError as error:
                 _logger.warning("An item could not be closed for the agent: %s", error)
+            except Exception:
+                # It counts as the run's failure already.
+                _logger.exception("A transformer failed while an item was closed.")
+
+    def check_end(self) -> None:
+        """Close the handles that are open, and refuse an end that would be no success.
+
+        Raises:
+            AgUiError: If something was opened without a handle and left open, if a
+                transformer failed, or if the agent has sent RUN_ERROR itself.
+        """
+        if not self.is_over:
+            self.close_handles()
+            self.verifier.check_closed()
+
+        if self.failure is not None:
+            raise _transformer_failed()
+
+        if self.verifier.has_ended and not self.verifier.has_finished:
+            raise AgUiError("The agent ended its run with RUN_ERROR.")
 
     def close_all(self) -> None:
         """Close everything that is open, also what was opened without a handle."""
@@ -243,7 +263,7 @@ class Channel:
             if self.failure is None:
                 event = self._completed(event)
             else:
-                event = self._error(AgUiError("A transformer of events failed."))
+                event = self._error(_transformer_failed())
 
         self._send_all(self._chained_safely(event))
 
@@ -262,7 +282,7 @@ class Channel:
             if isinstance(event, RunErrorEvent):
                 return [event]
 
-            return [self._error(AgUiError("A transformer of events failed."))]
+            return [self._error(_transformer_failed())]
 
     def _send_all(self, events: Iterable[BaseEvent]) -> None:
         for event in events:
@@ -354,3 +374,7 @@ class Channel:
             changes["usage"] = self.usage
 
         return event.model_copy(update=changes) if changes else event
+
+
+def _transformer_failed() -> AgUiError:
+    return AgUiError("A transformer of events failed.")

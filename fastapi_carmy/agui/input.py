@@ -48,6 +48,31 @@ _SOURCES: Final[Mapping[str, type[BaseModel]]] = {
 }
 
 
+def _fields(model: type[BaseModel]) -> dict[str, bool]:
+    """Return each name of a model's fields → whether `null` there means absent."""
+    names: dict[str, bool] = {}
+
+    for name, field in model.model_fields.items():
+        is_optional = not field.is_required() and field.default is None
+        names[name] = names[field.alias or name] = is_optional
+
+    return names
+
+
+_KNOWN: tuple[type[BaseModel], ...] = (
+    core.RunAgentInput,
+    core.Tool,
+    core.Context,
+    core.ResumeEntry,
+    core.ToolCall,
+    core.FunctionCall,
+    *_MESSAGES.values(),
+    *_PARTS.values(),
+    *_SOURCES.values(),
+)
+_FIELDS: Final = {model: _fields(model) for model in _KNOWN}
+
+
 def decode(body: bytes) -> core.RunAgentInput:
     """Return the run's input.
 
@@ -268,7 +293,7 @@ class _Stripper:
         self, members: dict[str, Any], model: type[BaseModel], path: str
     ) -> dict[str, Any]:
         known: dict[str, Any] = {}
-        optional = _fields(model)
+        optional = _FIELDS[model]
 
         for name, value in members.items():
             if name not in optional:
@@ -285,17 +310,6 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-
-
-def _fields(model: type[BaseModel]) -> dict[str, bool]:
-    """Return each name of a model's fields → whether `null` there means absent."""
-    names: dict[str, bool] = {}
-
-    for name, field in model.model_fields.items():
-        is_optional = not field.is_required() and field.default is None
-        names[name] = names[field.alias or name] = is_optional
-
-    return names
 
 
 def _each(members: dict[str, Any], name: str, strip: Callable[[object], object]) -> None:

@@ -34,6 +34,7 @@ class Interruption:
         self._grace_seconds = grace_seconds
         self._give_up = let_go
         self._cancellation = Cancellation()
+        self._is_closed = False
         self._timers = [token.latch.then(self._stop)]
 
     def limit(self, seconds: float) -> None:
@@ -54,6 +55,8 @@ class Interruption:
 
     def close(self) -> None:
         """Stop watching."""
+        self._is_closed = True
+
         for take_back in self._timers:
             take_back()
 
@@ -61,6 +64,10 @@ class Interruption:
         self._token.cancel(CancelReason.DEADLINE)
 
     def _stop(self) -> None:
+        # The latch may have called before it was taken back.
+        if self._is_closed:
+            return
+
         # A limit has given all its time already; everybody else leaves some.
         is_over = self._token.reason is CancelReason.DEADLINE
         self._timers.append(after(0 if is_over else self._grace_seconds, self._interrupt))

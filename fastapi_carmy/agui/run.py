@@ -59,7 +59,6 @@ class Run:
     Attributes:
         token: Stops the run.
         outbox: The frames, as they come.
-        let_go: Set when the agent goes on though its run has ended.
     """
 
     def __init__(
@@ -69,6 +68,7 @@ class Run:
         *,
         token: CancelToken | None = None,
         outbox: Outbox | None = None,
+        let_go: anyio.Event | None = None,
     ) -> None:
         """Prepare a run; nothing is sent yet.
 
@@ -77,12 +77,13 @@ class Run:
             options: How the run is treated.
             token: Stops the run; a new one by default.
             outbox: Takes the frames; a new one by default.
+            let_go: Set when the agent goes on though its run has ended.
         """
         self._input = run_input
         self._options = options or RunOptions()
         self.token = token or CancelToken()
         self.outbox = outbox or Outbox()
-        self.let_go = anyio.Event()
+        self._let_go_event = let_go
         self._channel = Channel(
             run_input,
             self.token,
@@ -142,8 +143,10 @@ class Run:
 
         is_ours = await interruption.settle()
 
+        ending, cause = self._ending(returned, error)
+
         try:
-            await self._conclude(self._ending(returned, error), error, teardown)
+            await self._conclude(ending, cause, teardown)
         finally:
             if error is not None and _goes_on(error, is_ours=is_ours):
                 raise error
@@ -153,7 +156,9 @@ class Run:
     def _let_go(self) -> None:
         """End the run for the client, though its agent goes on."""
         self._finish(self._stopped())
-        self.let_go.set()
+
+        if self._let_go_event is not None:
+            self._let_go_event.set()
 
     def _stopped(self) -> RunFinishedEvent | RunErrorEvent:
         if self.token.reason is CancelReason.DEADLINE:
@@ -198,22 +203,29 @@ class Run:
 
     def _ending(
         self, returned: object, error: BaseException | None
-    ) -> RunFinishedEvent | RunErrorEvent:
+    ) -> tuple[RunFinishedEvent | RunErrorEvent, BaseException | None]:
+        """Return how the run ends, and what went wrong, if anything did."""
         if self.token.is_cancelled:
             if isinstance(error, Exception) and not isinstance(error, AgUiError):
                 _logger.error("An agent failed while it was stopped.", exc_info=error)
 
-            return self._stopped()
-
-        error = error or self._channel.failure
+            return self._stopped(), error or RunCancelledError()
 
         if error is not None:
-            return self._failed(error)
+            return self._failed(error), error
 
+        # Looked at before what the agent was given is closed, so that it can roll back.
         try:
-            return self._returned(returned)
+            ending = self._returned(returned)
+
+            if isinstance(ending, RunErrorEvent):
+                return ending, AgUiError(ending.message)
+
+            self._channel.check_end()
         except AgUiError as unfit:
-            return self._failed(unfit)
+            return self._failed(unfit), unfit
+
+        return ending, None
 
     def _returned(self, value: object) -> RunFinishedEvent | RunErrorEvent:
         if isinstance(value, RunFinishedEvent | RunErrorEvent):
@@ -248,17 +260,14 @@ class Run:
     async def _conclude(
         self,
         ending: RunFinishedEvent | RunErrorEvent,
-        error: BaseException | None,
+        cause: BaseException | None,
         teardown: Teardown | None,
     ) -> None:
-        if error is None and self.token.is_cancelled:
-            error = RunCancelledError()
-
         try:
             if teardown is not None:
-                await teardown(error or self._channel.failure)
+                await teardown(cause)
         except BaseException as failure:
-            if error is None:
+            if cause is None:
                 ending = self._failed(failure)
                 self._channel.fail_late(ending)
             elif isinstance(failure, Exception):
@@ -275,8 +284,6 @@ class Run:
 
         self._is_over = True
 
-        self.has_succeeded = isinstance(ending, RunFinishedEvent) and not self.token.is_cancelled
-
         if self._interruption is not None:
             self._interruption.close()
 
@@ -284,6 +291,7 @@ class Run:
             self._channel.close_all()
 
         self._channel.finish(ending)
+        self.has_succeeded = self._channel.verifier.has_finished and not self.token.is_cancelled
 
 
 class _Sender:

@@ -1,4 +1,8 @@
-"""The order of events that AG-UI 1.0 asks of a producer, checked one event at a time."""
+"""The order of events that AG-UI 1.0 asks of a producer, checked one event at a time.
+
+Longer than other modules, because each of the 31 events has its few lines here, and all
+of them read and write the state of one run.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +67,11 @@ class Verifier:
         return self._end is not None
 
     @property
+    def has_finished(self) -> bool:
+        """Whether the end was RUN_FINISHED."""
+        return self._end is core.RunFinishedEvent
+
+    @property
     def pending_tool_calls(self) -> list[str]:
         """The calls that were started in this run and have no result, in order."""
         return [
@@ -93,6 +102,18 @@ class Verifier:
         }
 
         return {kind: ids for kind, ids in items.items() if ids}
+
+    def check_closed(self) -> None:
+        """Refuse the end of a run while something is open.
+
+        Raises:
+            ProtocolViolationError: If something is.
+        """
+        items = self.open_items
+
+        if items:
+            still_open = ", ".join(f"{kind}={ids}" for kind, ids in items.items())
+            raise violation("RUN_FINISHED", "open-at-finish", detail=f" [open: {still_open}]")
 
     def closing_events(self) -> list[core.BaseEvent]:
         """Return what closes everything that is open, the inner before the outer."""
@@ -213,12 +234,7 @@ class Verifier:
     def _run_finished(self, event: core.RunFinishedEvent) -> None:
         self._check_ids(event)
 
-        items = self.open_items
-
-        if items:
-            still_open = ", ".join(f"{kind}={ids}" for kind, ids in items.items())
-            raise violation("RUN_FINISHED", "open-at-finish", detail=f" [open: {still_open}]")
-
+        self.check_closed()
         outcome = event.outcome
 
         if outcome is None or outcome.type == "success":

@@ -1,6 +1,7 @@
 """AG-UI agents on a router; `fastapi_carmy.agui` is imported when the first one is mounted."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -45,9 +46,10 @@ class AgUiRoutes(APIRouter):
         """
 
         def mount(agent: _Agent) -> _Agent:
-            self.add_agui_route(
+            self._mount(
                 path,
                 agent,
+                _caller_locals(),
                 state=state,
                 transformers=transformers,
                 keep_alive_seconds=keep_alive_seconds,
@@ -115,15 +117,10 @@ class AgUiRoutes(APIRouter):
             ConfigurationError: If a parameter of the agent, or an option, makes no sense.
             ImportError: If the extra `agui` is not installed.
         """
-        # Only who uses it needs the extra.
-        from fastapi_carmy.agui.endpoint import add_agent  # noqa: PLC0415
-
-        endpoint = add_agent(
-            self,
+        self._mount(
             path,
             agent,
-            owner=self,
-            caller=self.carmy_caller,
+            _caller_locals(),
             state=state,
             transformers=transformers,
             keep_alive_seconds=keep_alive_seconds,
@@ -136,6 +133,14 @@ class AgUiRoutes(APIRouter):
             expose_errors=expose_errors,
             capabilities=capabilities,
             **route,
+        )
+
+    def _mount(self, path: str, agent: object, names: Mapping[str, Any], **options: Any) -> None:
+        # Only who uses it needs the extra.
+        from fastapi_carmy.agui.endpoint import add_agent  # noqa: PLC0415
+
+        endpoint = add_agent(
+            self, path, agent, owner=self, caller=self.carmy_caller, names=names, **options
         )
         self._agents.append(endpoint)
 
@@ -157,3 +162,13 @@ class AgUiRoutes(APIRouter):
                 tasks.start_soon(stop, endpoint)
 
         return not late
+
+
+def _caller_locals() -> Mapping[str, Any]:
+    """Return the local names where the router's method was called."""
+    frame = inspect.currentframe()
+
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+
+    return {} if frame is None else dict(frame.f_locals)

@@ -145,9 +145,14 @@ class _Request:
                 cancellation,
                 None if frames is None else frames.report,
             )
-        except BaseException as error:  # noqa: BLE001
-            # Raised again below, unless it was our own interruption.
-            raise await self._close(error, cancellation)
+        except BaseException as error:
+            seen = await self._close(error, cancellation)
+
+            if seen is error:
+                raise
+
+            # Our own interruption, which is an answer.
+            raise seen from None
         finally:
             runtime.leave(self)
 

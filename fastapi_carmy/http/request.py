@@ -1,6 +1,7 @@
 """What an execute request says in its head, and its body, read with a limit."""
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from starlette.types import Receive, Scope
@@ -9,7 +10,6 @@ from fastapi_carmy.runtime_errors import cancelled, invalid_request, payload_too
 
 __all__ = ("RequestHead", "disconnected", "read_body")
 
-_WANTED = frozenset((b"content-length", b"content-type", b"accept", b"idempotency-key"))
 _JSON = re.compile(r"application/(?:[^;\s]+\+)?json", re.IGNORECASE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
@@ -26,25 +26,22 @@ class RequestHead(NamedTuple):
     @classmethod
     def of(cls, scope: Scope) -> "RequestHead":
         """Read the head of an HTTP request."""
-        found: dict[bytes, bytes] = {}
-        keys: list[str | None] = []
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        found = dict(headers)
 
-        for name, value in scope["headers"]:
-            if name not in _WANTED:
-                continue
+        if len(found) < len(headers):
+            found = _joined(headers)
 
-            if name == b"idempotency-key":
-                keys.append(_key(value))
-            elif name in found and name != b"content-length":
-                found[name] += b"," + value
-            else:
-                found[name] = value
+        keys: tuple[str | None, ...] = ()
+
+        if b"idempotency-key" in found:
+            keys = tuple(_key(value) for name, value in headers if name == b"idempotency-key")
 
         return cls(
             _content_length(found.get(b"content-length")),
             found.get(b"content-type", b"").decode("latin-1"),
             found.get(b"accept", b"").decode("latin-1"),
-            tuple(keys),
+            keys,
         )
 
     def check_length(self, max_bytes: int) -> None:
@@ -103,6 +100,17 @@ async def disconnected(receive: Receive) -> None:
     """Return once the client has left; the body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return headers by name; those of one name as a list, but for the length, which is one."""
+    found: dict[bytes, bytes] = {}
+
+    for name, value in headers:
+        is_list = name in found and name != b"content-length"
+        found[name] = found[name] + b"," + value if is_list else value
+
+    return found
 
 
 def _content_length(value: bytes | None) -> int | None:

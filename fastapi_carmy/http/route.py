@@ -5,7 +5,7 @@ an exception of ours never meets the host's exception handlers.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -94,14 +94,14 @@ class AgentRoute(APIRoute):
         is_head = scope["method"] == "HEAD"
         has_started = False
 
-        async def send_once(message: Message) -> None:
+        def send_once(message: Message) -> Awaitable[None]:
             nonlocal has_started
             has_started = True
 
             if is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
 
-            await send(message)
+            return send(message)
 
         if scope["method"] not in endpoint.methods:
             await endpoint.refuse(send_once, method_not_allowed(", ".join(endpoint.methods)))

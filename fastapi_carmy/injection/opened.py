@@ -45,8 +45,12 @@ class Guards:
 def guards_of(route: APIRoute, scope: Scope) -> Guards:
     """Return what the request that `route` answers depends on: its own and its includes'."""
     dependant = dependant_of(route, scope)
+    known: dict[int, Guards] | None = vars(route).get("carmy_guards")
+
+    if known is None:
+        known = vars(route).setdefault("carmy_guards", {})
+
     # One for each place the router is included in; no id is used again while it is kept.
-    known: dict[int, Guards] = vars(route).setdefault("carmy_guards", {})
     guards = known.get(id(dependant))
 
     if guards is None:
@@ -125,13 +129,19 @@ class _Opened:
 
         _, solvable = plan.solvables(self._path_names())
 
-        if solvable is not None:
-            request = self._open(anew=True)
-            values |= await self._solve(
-                request, solvable.dependant, body=arguments, scopes_cache=solvable.scopes_cache
-            )
+        if solvable is None:
+            return values
 
-        return values
+        if solvable.steps is not None:
+            solved = await solvable.steps.values(self._scope, self._cache)
+
+            if solved is not None:
+                return values | solved
+
+        request = self._open(anew=True)
+        return values | await self._solve(
+            request, solvable.dependant, body=arguments, scopes_cache=solvable.scopes_cache
+        )
 
     async def aclose(self, error: BaseException | None) -> None:
         """Close everything, last opened first. See `execution.Opened.aclose`."""

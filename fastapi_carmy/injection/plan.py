@@ -25,6 +25,7 @@ from fastapi_carmy.injection.solver import (
     stand_in,
     stub,
 )
+from fastapi_carmy.injection.steps import Steps, steps_of
 from fastapi_carmy.injection.threads import in_own_thread
 from fastapi_carmy.schemas import Argument
 from fastapi_carmy.signature import ReadParameter, name_of
@@ -41,6 +42,8 @@ class Solvable:
 
     dependant: Dependant
     scopes_cache: dict[int, Any] = field(default_factory=dict[int, Any])
+    steps: Steps | None = None
+    """How to do without the solver, where that is possible."""
 
 
 class Plan:
@@ -255,7 +258,7 @@ class Plan:
 
 
 def _solvable(dependant: Dependant | None) -> Solvable | None:
-    return None if dependant is None else Solvable(dependant)
+    return None if dependant is None else Solvable(dependant, steps=steps_of(dependant))
 
 
 def _analysed(

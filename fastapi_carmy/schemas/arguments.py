@@ -305,13 +305,14 @@ def _check_default(tool: str, argument: Argument) -> None:
 
     try:
         one.validate_python({})
-    except ValidationError:
+    except Exception as error:
+        # Validators of users raise what they like.
         mend = (
             "annotate it as `… | None`" if field.default is None else "give one that its type takes"
         )
         raise ToolError(
             tool, f"its default does not fit its own type; {mend}", parameter=argument.name
-        ) from None
+        ) from error
 
     if holds_not_a_number(field.default):
         raise ToolError(

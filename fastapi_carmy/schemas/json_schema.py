@@ -24,7 +24,10 @@ _Schema = dict[str, Any]
 
 _KEYS: Final[Mapping[str, _Schema]] = {
     "integer": {"pattern": "^[+-]?[0-9]{1,4300}$"},
-    "number": {"pattern": r"^[+-]?([0-9]{1,299}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9])?$"},
+    "number": {
+        "pattern": r"^[+-]?([0-9]{1,299}(\.[0-9]*)?|\.[0-9]+"
+        r"|[0-9](\.[0-9]+)?[eE](-[0-9]{1,3}|\+?(30[0-7]|[12]?[0-9]{1,2})))$"
+    },
     "boolean": {"enum": ["true", "false", "True", "False", "1", "0"]},
 }
 """JSON's keys are texts: how those of another type are written."""
@@ -71,6 +74,12 @@ class _Generator(GenerateJsonSchema):
     def counter_schema(self, schema: Any) -> _Schema:
         return self._with_keys(super().counter_schema(schema), schema)
 
+    def typed_dict_schema(self, schema: Any) -> _Schema:
+        return _closed(super().typed_dict_schema(schema), schema)
+
+    def dataclass_schema(self, schema: Any) -> _Schema:
+        return _closed(super().dataclass_schema(schema), schema)
+
     def is_subclass_schema(self, schema: Any) -> _Schema:
         raise PydanticInvalidForJsonSchema(f"JSON has no classes, such as {schema['cls']!r}")
 
@@ -105,8 +114,12 @@ class _Generator(GenerateJsonSchema):
         alias: object = field.get("validation_alias")
         config = self._config.config_dict
         return (
+            # One path, or a list of them.
             not isinstance(alias, list)
-            or any(len(path) == 1 for path in cast("list[Sequence[object]]", alias))
+            or any(
+                isinstance(path, list) and len(cast("list[object]", path)) == 1
+                for path in cast("list[object]", alias)
+            )
             or bool(config.get("validate_by_name") or config.get("populate_by_name"))
         )
 
@@ -152,6 +165,22 @@ def _with_own_root(schema: dict[str, Any]) -> dict[str, object]:
     root = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     siblings = {key: value for key, value in schema.items() if key != "$ref"}
     return {**root, **siblings}
+
+
+def _closed(described: _Schema, schema: Mapping[str, Any]) -> _Schema:
+    """Say that a class is closed which has no configuration and takes its surroundings'.
+
+    Later pydantics than 2.11 do so themselves.
+    """
+    behaviours = (
+        schema.get("extra_behavior"),
+        schema.get("config", {}).get("extra_fields_behavior"),
+    )
+
+    if "forbid" in behaviours:
+        described.setdefault("additionalProperties", False)
+
+    return described
 
 
 def _names(keys: _Schema) -> _Schema:

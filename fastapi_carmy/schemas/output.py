@@ -1,11 +1,11 @@
 """Results: checked against what the tool promises, and written as JSON."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Final, cast, get_args, get_origin
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import from_json
 
 from fastapi_carmy.jsontext import check_readable
@@ -14,6 +14,8 @@ from fastapi_carmy.schemas.values import check_keys, holds_not_a_number, looks_o
 from fastapi_carmy.tool import InvalidOutputError
 
 __all__ = ("JsonOutput", "build_output")
+
+_ITERABLES: Final = (Iterable, Iterator, Generator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class JsonOutput:
         room = self._room
 
         # pydantic writes NaN as `null`, or bare where a model's configuration says so.
-        if room.for_numbers and (b"null" in data or b"NaN" in data or b"Inf" in data):
+        if room.for_numbers and _may_hold_no_number(data):
             self._refuse_not_a_number(data, checked)
 
         if room.for_anything and looks_odd(data):
@@ -105,10 +107,34 @@ def build_output(returns: Any, *, item: Any = None) -> tuple[JsonOutput, dict[st
     Raises:
         pydantic.errors.PydanticUserError: If the type has no schema.
     """
-    adapter = TypeAdapter[Any](returns)
+    adapter = TypeAdapter[Any](_materialised(returns))
     schema = schema_of(adapter, "serialization")
     item_output = None if item is None else build_output(item)[0]
     return JsonOutput(adapter, room=_room_in(schema), item=item_output), schema
+
+
+def _materialised(returns: Any) -> Any:
+    """Return the type of a list for an `Iterable`, which pydantic would check while it is sent."""
+    if get_origin(returns) not in _ITERABLES and returns not in _ITERABLES:
+        return returns
+
+    (item, *_) = get_args(returns) or (Any,)
+    # A variable is no type to a checker.
+    items: Any = list
+    return Annotated[items[item], BeforeValidator(_listed)]
+
+
+def _listed(value: object) -> object:
+    return list(cast("Iterable[object]", value)) if _is_iterable(value) else value
+
+
+def _is_iterable(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def _may_hold_no_number(data: bytes) -> bool:
+    # Quicker than `in`, which asks first whether it is given a number.
+    return data.find(b"null") >= 0 or data.find(b"NaN") >= 0 or data.find(b"Inf") >= 0
 
 
 def _reason(error: Exception) -> str:

@@ -1,14 +1,12 @@
 """Schemas and validators say the same. Source: carmy/1, section 1.2."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from fastapi_carmy import AgentRouter
 from fastapi_carmy.catalog import Catalog
 from tests.support.schema_table import TABLE, Row, accepts
 from tests.support.tools import validate

@@ -52,7 +52,7 @@ def url() -> Iterator[str]:
 class Report:
     """What the client saw."""
 
-    def __init__(self, node: str, url: str, **options: Any) -> None:
+    def __init__(self, node: str, url: str, *, warns: bool = False, **options: Any) -> None:
         script = str(HERE / "agui_client.mjs")
         done = subprocess.run(  # noqa: S603 - The tests' own script.
             [node, script, url, json.dumps(options)],
@@ -64,7 +64,7 @@ class Report:
         assert done.stdout, done.stderr
         self.code = done.returncode
         self.told: dict[str, Any] = json.loads(done.stdout)
-        assert self.told["warnings"] == []
+        assert bool(self.told["warnings"]) == warns, self.told["warnings"]
 
     def __getitem__(self, name: str) -> Any:
         return self.told[name]
@@ -167,6 +167,95 @@ def test_state_goes_on_from_the_clients(node: str, url: str) -> None:
     assert report["state"] == {"hits": 8}
 
 
+@pytest.mark.spec("ag-ui J.131")
+def test_a_patch_that_fails_is_refused_whole(node: str, url: str) -> None:
+    report = Report(node, f"{url}/patches", warns=True)
+
+    assert report.code == 0, report.told
+    assert report["state"] == {"seen": 2}
+
+
+@pytest.mark.spec("ag-ui M.153")
+def test_a_forecast_is_thought_said_and_shown_in_order(node: str, url: str) -> None:
+    report = Report(node, f"{url}/forecaster")
+
+    assert report.code == 0, report.told
+    assert report["state"] == {"city": "Seoul", "tempC": 21, "checked": True}
+    assert report.texts("assistant") == ["It is 21 degrees in Seoul."]
+    phases = [
+        kind
+        for kind in report["types"]
+        if kind in ("REASONING_END", "TEXT_MESSAGE_END")
+        or kind.startswith(("STATE", "RUN_FINISHED"))
+    ]
+    assert phases == [
+        "REASONING_END",
+        "TEXT_MESSAGE_END",
+        "STATE_SNAPSHOT",
+        "STATE_SNAPSHOT",
+        "RUN_FINISHED",
+    ]
+
+
+@pytest.mark.spec("ag-ui M.151")
+def test_an_activity_is_shown_and_changed(node: str, url: str) -> None:
+    report = Report(node, f"{url}/searcher")
+
+    assert report.code == 0, report.told
+    (shown,) = [m for m in report["messages"] if m["role"] == "activity"]
+    assert shown["content"] == {"query": "tea", "hits": 12, "done": True}
+
+
+@pytest.mark.spec("ag-ui M.152")
+def test_the_next_turn_brings_the_whole_conversation(node: str, url: str) -> None:
+    first = Report(node, f"{url}/verbose", threadId="t", runId="run-1")
+    asked = {"id": "user-2", "role": "user", "content": "And tomorrow?"}
+
+    second = Report(node, f"{url}/reader", threadId="t", messages=[*first["messages"], asked])
+
+    assert second.code == 0, second.told
+    assert second["request"]["finished"]["result"] == [*first["messages"], asked]
+
+
+@pytest.mark.spec("ag-ui M.144")
+@pytest.mark.spec("ag-ui M.145")
+@pytest.mark.spec("ag-ui M.146")
+@pytest.mark.spec("ag-ui M.147")
+@pytest.mark.spec("ag-ui M.148")
+def test_a_person_decides(node: str, url: str) -> None:
+    def ask(**entry: Any) -> Report:
+        return Report(node, f"{url}/deployer", resume=[{"status": "resolved", **entry}])
+
+    first = Report(node, f"{url}/deployer")
+    assert first.texts("assistant") == ["Which build?"]
+    assert [one["id"] for one in first["pendingInterrupts"]] == ["deploy"]
+
+    deployed = ask(interruptId="deploy", payload={"build": 42})
+    assert deployed.texts("assistant") == ["Deployed build 42."]
+    cancelled = ask(interruptId="deploy", status="cancelled")
+    assert cancelled.texts("assistant") == ["Nothing deployed."]
+    other = ask(interruptId="another", payload={"build": 42})
+    assert other["request"]["finished"]["outcome"] == "interrupt"
+    wrong = ask(interruptId="deploy", payload="42")
+    assert wrong.code == 1
+    assert wrong["events"][-1]["message"] == "agent error: The answer names no build."
+
+
+@pytest.mark.spec("ag-ui M.149")
+def test_answers_count_in_the_request_that_carries_them(node: str, url: str) -> None:
+    def ask(*answered: str) -> list[str]:
+        resume = [{"interruptId": one, "status": "resolved", "payload": True} for one in answered]
+        options: dict[str, Any] = {"resume": resume} if resume else {}
+        report = Report(node, f"{url}/planner", **options)
+        assert report.code == 0, report.told
+        return [one["id"] for one in report["pendingInterrupts"]] or report.texts("assistant")
+
+    assert ask() == ["flight", "hotel"]
+    assert ask("flight") == ["hotel"]
+    assert ask("hotel") == ["flight"]
+    assert ask("flight", "hotel") == ["Booked."]
+
+
 @pytest.mark.spec("ag-ui N.156")
 def test_refusals_reach_the_application(node: str, url: str) -> None:
     wrong_state = Report(node, f"{url}/stateful", state={"hits": "seven"})
@@ -179,7 +268,7 @@ def test_refusals_reach_the_application(node: str, url: str) -> None:
     assert refused["failure"]["payload"]["code"] == "INVALID_BODY"
 
 
-@pytest.mark.spec("ag-ui A.30")
+@pytest.mark.spec("ag-ui B.30")
 def test_an_address_where_nobody_listens_is_a_transport_error(node: str) -> None:
     report = Report(node, "http://127.0.0.1:9")
 

@@ -1,6 +1,7 @@
 """Agents among the other routes of an application: dependencies, guards, OpenAPI, mounts."""
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio
@@ -22,6 +23,7 @@ from fastapi.security import HTTPBearer
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from pydantic_core import to_json
+from starlette.background import BackgroundTask
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
@@ -634,6 +636,43 @@ async def test_leaving_a_stream_by_hand_trips_its_token_and_closes_its_events() 
         await done.wait()
 
     assert saw == [True]
+
+
+async def test_events_by_hand_that_ignore_everything_do_not_hold_the_request() -> None:
+    may_end = anyio.Event()
+    app = FastAPI()
+
+    async def events() -> AsyncIterator[core.BaseEvent]:
+        yield core.RunStartedEvent(thread_id="t", run_id="r")
+        while not may_end.is_set():
+            with suppress(anyio.get_cancelled_exc_class()):
+                await may_end.wait()
+
+    @app.post("/chat")
+    async def chat() -> Response:
+        return EventStreamResponse(events(), disconnect_grace_seconds=0.01)
+
+    with anyio.fail_after(10):
+        async with connect(app, "/chat", method="POST", body=body()) as exchange:
+            await exchange.chunk()
+            exchange.hang_up()
+            await exchange.finished.wait()
+            may_end.set()
+
+
+async def test_background_tasks_of_a_stream_by_hand_run_at_its_end() -> None:
+    done: list[str] = []
+    app = FastAPI()
+
+    @app.post("/chat")
+    async def chat(run_input: AgUiInput) -> Response:
+        return EventStreamResponse(
+            run_events(idle, run_input), background=BackgroundTask(done.append, "done")
+        )
+
+    await post(app, "/chat")
+
+    assert done == ["done"]
 
 
 async def test_a_stream_by_hand_can_be_stopped_by_its_token() -> None:

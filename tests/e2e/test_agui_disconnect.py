@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import anyio
 import pytest
 from ag_ui import core
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fastapi_carmy import AgentRouter
@@ -326,3 +327,53 @@ async def test_an_event_after_the_end_reaches_nobody(serve: Serve) -> None:
     answer = await post(f"{serve(app_with({'/agent': agent}))}/agent")
 
     assert types_in(answer.text) == ["RUN_STARTED", "RUN_FINISHED"]
+
+
+@pytest.mark.spec("ag-ui C.36")
+@pytest.mark.parametrize("path", ["/endless", "/waiting"])
+async def test_leaving_is_noticed_on_another_server(path: str) -> None:
+    pytest.importorskip("hypercorn", reason="The group `frameworks` is not installed.")
+    from hypercorn.asyncio import serve as serve_by  # noqa: PLC0415 - Looked for just now.
+    from hypercorn.config import Config  # noqa: PLC0415
+
+    agents: dict[str, Endless | Waiting] = {"/endless": Endless(), "/waiting": Waiting()}
+    agent = agents[path]
+    stop = anyio.Event()
+    config = Config()
+    config.graceful_timeout = 1
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    # The server closes it.
+    config.bind = [f"fd://{listener.detach()}"]
+    app: Any = app_with(agents)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: serve_by(app, config, shutdown_trigger=stop.wait))
+        async with stream(f"{url}{path}") as response:
+            await anext(response.aiter_bytes())
+        await until(lambda: agent.saw_cancelled == [True])
+        stop.set()
+
+    assert agent.tokens[0].reason is CancelReason.DISCONNECT
+
+
+async def test_leaving_is_noticed_behind_middleware_of_every_kind(serve: Serve) -> None:
+    agent = Waiting()
+    app = app_with({"/agent": agent})
+
+    @app.middleware("http")
+    async def pass_on(request: Request, call_next: Callable[[Request], Any]) -> Response:
+        response: Response = await call_next(request)
+        return response
+
+    app.add_middleware(GZipMiddleware)
+    url = serve(app)
+
+    async with stream(f"{url}/agent") as response:
+        first = await anext(response.aiter_bytes())
+        await until(lambda: bool(agent.tokens))
+
+    assert b"RUN_STARTED" in first
+    await until(lambda: agent.saw_cancelled == [True])
+    assert agent.tokens[0].reason is CancelReason.DISCONNECT

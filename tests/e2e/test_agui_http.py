@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from ag_ui import core
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
@@ -279,6 +280,24 @@ async def test_text_of_every_kind_arrives_as_it_was(serve: Serve) -> None:
     assert texts_in(response.text) == [*odd, *long]
     (snapshot,) = [e for e in events_in(response.text) if e["type"] == "STATE_SNAPSHOT"]
     assert snapshot["snapshot"] == document
+
+
+@pytest.mark.spec("ag-ui L.143")
+async def test_a_call_told_in_chunks_may_have_a_result(serve: Serve) -> None:
+    async def agent(run: Ctx) -> None:
+        run.emit(core.ToolCallChunkEvent(tool_call_id="c", tool_call_name="t", delta="{}"))
+        run.emit(core.ToolCallResultEvent(message_id="m", tool_call_id="c", content="1"))
+        run.emit(core.TextMessageChunkEvent(message_id="n", delta="Done."))
+
+    answer = await post(f"{serve(app_with({'/agent': agent}))}/agent")
+
+    assert types_in(answer.text) == [
+        "RUN_STARTED",
+        "TOOL_CALL_CHUNK",
+        "TOOL_CALL_RESULT",
+        "TEXT_MESSAGE_CHUNK",
+        "RUN_FINISHED",
+    ]
 
 
 @pytest.mark.spec("ag-ui D.41")

@@ -151,6 +151,7 @@ async def test_the_read_stops_at_the_limit() -> None:
 
 
 @pytest.mark.spec("ag-ui B.19")
+@pytest.mark.spec("ag-ui B.22")
 @pytest.mark.parametrize(
     "accept",
     [

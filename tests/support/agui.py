@@ -27,8 +27,14 @@ __all__ = (
     "cautious",
     "chatty",
     "chunks",
+    "deployer",
     "events_in",
+    "forecaster",
+    "patches",
+    "planner",
     "post",
+    "reader",
+    "searcher",
     "stateful",
     "stream",
     "texts_in",
@@ -137,6 +143,74 @@ async def stateful(run: RunContext[Hits]) -> None:
     """Counts on from where the client is."""
     run.state.hits += 1
     await run.publish_state()
+
+
+async def patches(run: Ctx) -> None:
+    """Sends a patch that no client can apply."""
+
+    def delta(*operations: Event) -> None:
+        run.emit(core.StateDeltaEvent.model_validate({"delta": list(operations)}))
+
+    run.emit(core.StateSnapshotEvent(snapshot={"seen": 1}))
+    delta({"op": "add", "path": "/kept", "value": True}, {"op": "remove", "path": "/never/here"})
+    delta({"op": "replace", "path": "/seen", "value": 2})
+
+
+async def reader(run: Ctx) -> list[Any]:
+    """Answers with the conversation as it came."""
+    return [message.model_dump(mode="json", by_alias=True) for message in run.messages]
+
+
+async def forecaster(run: Ctx) -> None:
+    """Thinks, says it, and shows it."""
+    await run.think("They want the weather in Seoul.")
+    await run.say("It is 21 degrees in Seoul.")
+    await run.set_state({"city": "Seoul", "tempC": 21})
+    await run.set_state({**run.state, "checked": True})
+
+
+async def searcher(run: Ctx) -> None:
+    """Shows what it does besides the conversation."""
+    shown = await run.activity("search", {"query": "tea", "hits": 0})
+    await run.activity_delta(
+        shown,
+        "search",
+        [
+            {"op": "replace", "path": "/hits", "value": 12},
+            {"op": "add", "path": "/done", "value": True},
+        ],
+    )
+
+
+async def planner(run: Ctx) -> RunOutcome | None:
+    """Needs two answers in one request."""
+    questions = [core.Interrupt(id="flight", reason="x"), core.Interrupt(id="hotel", reason="x")]
+    open_questions = [one for one in questions if run.resume_for(one.id) is None]
+
+    if open_questions:
+        return run.interrupt(*open_questions)
+
+    await run.say("Booked.")
+    return None
+
+
+async def deployer(run: Ctx) -> RunOutcome | None:
+    """Deploys the build that a person names."""
+    answer = run.resume_for("deploy")
+
+    if answer is None:
+        await run.say("Which build?")
+        return run.interrupt(id="deploy", reason="confirmation")
+
+    if answer.status == "cancelled":
+        await run.say("Nothing deployed.")
+        return None
+
+    if not isinstance(answer.payload, dict) or "build" not in answer.payload:
+        raise AgentError("NO_BUILD", "The answer names no build.", ErrorCategory.VALIDATION)
+
+    await run.say(f"Deployed build {answer.payload['build']}.")
+    return None
 
 
 @dataclass

@@ -10,6 +10,12 @@ from tests.support.agui import (
     cautious,
     chatty,
     chunks,
+    deployer,
+    forecaster,
+    patches,
+    planner,
+    reader,
+    searcher,
     stateful,
     verbose,
 )
@@ -27,6 +33,12 @@ for path, agent in {
     "/broken": broken,
     "/chunks": chunks,
     "/stateful": stateful,
+    "/patches": patches,
+    "/reader": reader,
+    "/searcher": searcher,
+    "/forecaster": forecaster,
+    "/planner": planner,
+    "/deployer": deployer,
     "/waiting": waiting,
 }.items():
     router.add_agui_route(path, agent)

@@ -127,10 +127,10 @@ TABLE: Sequence[Row] = (
     Row("a default", Annotated[int, Field(ge=1)], [1, 5], [0, None], default=3),
     Row("a default factory", Annotated[list[int], Field(default_factory=list)], [[], [1]], [None]),
     Row("a union", int | str | list[bool], [1, "1", [True]], [None, {"a": 1}, [[1]]]),
-    Row("a literal", Literal["a", 1, None], ["a", 1, None], ["b", 2, "1"]),
+    Row("a literal", Literal["a", 1] | None, ["a", 1, None], ["b", 2, "1"]),
     Row("an enum", Colour, ["red", "blue"], ["green", 1, None]),
     Row("an integer enum", Level, [1, 9], [2, "low"]),
-    Row("a mixed enum", Mixed | Literal["b", 3], ["a", 7, None, "b", 3], ["c", 8]),
+    Row("a mixed enum", Mixed | Literal["b", 3] | None, ["a", 7, None, "b", 3], ["c", 8]),
     Row("decimal", Decimal, ["1.50", "-3", "1E+5"], ["x", None, "1.5.5", ""]),
     Row(
         "money",

@@ -40,6 +40,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "docs/how-to/authentication.md": _snippet("how_to.authentication"),
     "docs/how-to/dependencies.md": _snippet("how_to.dependencies"),
     "docs/how-to/several-routers.md": _snippet("how_to.several_routers"),
+    "docs/how-to/cors.md": _snippet("how_to.cors"),
 }
 """Page → the command that serves its program, after `python`."""
 

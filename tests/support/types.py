@@ -60,7 +60,6 @@ class Level(IntEnum):
 class Mixed(Enum):
     TEXT = "a"
     NUMBER = 7
-    NOTHING = None
 
 
 class Tree(BaseModel):

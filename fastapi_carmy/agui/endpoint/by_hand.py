@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Final
 
+import anyio
 from ag_ui.core import BaseEvent, RunAgentInput
 from fastapi import Depends, HTTPException, Request
 from starlette.background import BackgroundTask
@@ -18,7 +19,7 @@ from fastapi_carmy.agui.interruption import Interruption, close_iterator
 from fastapi_carmy.agui.negotiation import EVENT_STREAM
 from fastapi_carmy.agui.outbox import Outbox
 from fastapi_carmy.agui.tokens import CancelToken
-from fastapi_carmy.cancellation import CancelReason, Interrupted, join, start_task
+from fastapi_carmy.cancellation import CancelReason, Interrupted, Task, join, start_task
 from fastapi_carmy.http.request import RequestHead
 from fastapi_carmy.http.sse import FrameStream
 
@@ -121,11 +122,13 @@ class EventStreamResponse(Response):
         self._grace_seconds = disconnect_grace_seconds
         self._expose_errors = expose_errors
         self._outbox = Outbox()
+        self._released = anyio.Event()
         self.init_headers({**(headers or {}), **STREAM_HEADERS, "content-type": EVENT_STREAM})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events; return when they, or the client, have ended."""
         task = start_task(self._pump())
+        task.add_done_callback(self._release)
         stream = FrameStream(
             self._outbox,
             headers={name: value for name, value in self.headers.items() if name != "content-type"},
@@ -135,10 +138,13 @@ class EventStreamResponse(Response):
 
         try:
             await stream(scope, receive, send)
-            await join(task)
+            await self._released.wait()
         except BaseException:
             self._disconnect()
             raise
+
+        if task.done():
+            await join(task)
 
         if self.background is not None:
             await self.background()
@@ -148,9 +154,13 @@ class EventStreamResponse(Response):
         self._gone.cancel(CancelReason.DISCONNECT)
         self._outbox.close()
 
+    def _release(self, task: "Task[object]") -> None:
+        del task
+        self._released.set()
+
     async def _pump(self) -> None:
         interruption = Interruption(
-            self._gone, grace_seconds=self._grace_seconds, let_go=self._outbox.finish
+            self._gone, grace_seconds=self._grace_seconds, let_go=self._released.set
         )
 
         try:

@@ -50,6 +50,8 @@ class RouteDependencies:
         Raises:
             ConfigurationError: If a parameter would come from the body, which is the run's.
         """
+        self.is_needed = bool(agent.others)
+        """Whether the agent takes anything but the run."""
         self._names: dict[str, str] = {}
         """Parameter of the agent → parameter of the stub, where they differ."""
         self._guards: set[str] = set()

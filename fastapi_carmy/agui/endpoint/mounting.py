@@ -1,6 +1,6 @@
 """Putting agents on a router."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -50,6 +50,7 @@ def add_agent(
     disconnect_grace_seconds: float = 0.5,
     expose_errors: bool = False,
     capabilities: bool | AgentCapabilities = False,
+    names: Mapping[str, Any] | None = None,
     **route: Any,
 ) -> AgentEndpoint:
     """Put an agent on `path` of `router`.
@@ -71,6 +72,7 @@ def add_agent(
         disconnect_grace_seconds: …
         expose_errors: …
         capabilities: …
+        names: Local names that the agent's annotations may use.
         **route: Whatever `APIRouter.add_api_route` takes.
 
     Returns:
@@ -80,7 +82,7 @@ def add_agent(
         TypeError: If `agent` is no agent, or a transformer is no factory.
         ConfigurationError: If a parameter of the agent, or an option, makes no sense.
     """
-    found = agent_of(agent)
+    found = agent_of(agent, names)
     _check(transformers, keep_alive_seconds, timeout_seconds, disconnect_grace_seconds)
     dependencies = RouteDependencies(found, path, caller=caller)
     endpoint = AgentEndpoint(

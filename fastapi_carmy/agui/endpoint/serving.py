@@ -42,6 +42,7 @@ STREAM_HEADERS: Final = {
 
 _OURS = frozenset(("content-type", "content-length", *STREAM_HEADERS))
 _PAYLOAD_TOO_LARGE = 413
+_LOOK_EVERY_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ class AgentEndpoint:
 
         try:
             await session.stream(send)
-            await session.over()
+            await session.released.wait()
         except RefusedRequestError as error:
             await _send_refusal(send, error.status_code, error.code, error.message, error.headers)
         except BaseException:
@@ -109,19 +110,21 @@ class AgentEndpoint:
 
     async def stop(self, seconds: float) -> bool:
         """Stop the runs that are live, and wait for them; tell whether all have ended."""
-        tasks = list(self._live)
-
         for session in self._live.values():
             session.stop()
 
         with anyio.move_on_after(seconds):
-            for task in tasks:
-                await join(task)
+            # Looked at, not awaited: a run may live in another event loop.
+            while not self._has_ended():  # noqa: ASYNC110
+                await anyio.sleep(_LOOK_EVERY_SECONDS)
 
-        return not self._live
+        return self._has_ended()
+
+    def _has_ended(self) -> bool:
+        return all(task.done() for task in self._live)
 
     def _forget(self, task: "Task[object]") -> None:
-        self._live.pop(task).has_ended.set()
+        self._live.pop(task).released.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,9 @@ class _Session:
         self._outbox = Outbox()
         self._refusal: BaseException | None = None
         self._run: Run | None = None
-        self.has_ended = anyio.Event()
+        self._is_stopping = False
+        self.released = anyio.Event()
+        """Set when the task has ended, or the agent was let go."""
 
     async def work(self) -> None:
         """Refuse the request, or run the agent to its end."""
@@ -165,13 +170,17 @@ class _Session:
         try:
             await opened.router_guards()
             run_input = await self._input()
-            values = await opened.agent_values(self._agents)
-            agent = self._agent.bind(self._dependencies.for_agent(values))
-            run = self._run = Run(run_input, self._options.run, outbox=self._outbox)
+            agent = self._agent.bind(await self._values())
+            run = self._run = Run(
+                run_input, self._options.run, outbox=self._outbox, let_go=self.released
+            )
         # Raised again by the request's own task, which answers with it.
         except BaseException as error:  # noqa: BLE001
             await self._refuse(error)
             return
+
+        if self._is_stopping:
+            self.stop()
 
         watch = StopWatch(self.stop)
 
@@ -199,18 +208,10 @@ class _Session:
         )
         await stream(self._exchange.scope, self._exchange.receive, send)
 
-    async def over(self) -> None:
-        """Return once the task has ended, or the agent was let go."""
-        if self._run is None or self.has_ended.is_set():
-            await self.has_ended.wait()
-            return
-
-        async with anyio.create_task_group() as tasks:
-            for event in (self.has_ended, self._run.let_go):
-                tasks.start_soon(_cancel_after, event, tasks.cancel_scope)
-
     def stop(self) -> None:
-        """Stop the run on purpose."""
+        """Stop the run on purpose, now or when it starts."""
+        self._is_stopping = True
+
         if self._run is not None:
             self._run.token.cancel(CancelReason.STOP)
 
@@ -231,6 +232,12 @@ class _Session:
             max_body_bytes=self._options.max_body_bytes,
             require_content_type=self._options.require_content_type,
         )
+
+    async def _values(self) -> dict[str, Any]:
+        if not self._dependencies.is_needed:
+            return {}
+
+        return self._dependencies.for_agent(await self._opened.agent_values(self._agents))
 
     async def _refuse(self, error: BaseException) -> None:
         try:
@@ -329,8 +336,3 @@ async def _send_refusal(
         for name, value in headers.items()
     ]
     await send_body(send, status, refusal_body(code, message), raw)
-
-
-async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

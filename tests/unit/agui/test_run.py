@@ -14,7 +14,12 @@ from ag_ui.core import BaseEvent
 
 from fastapi_carmy.agui.agents import agent_of
 from fastapi_carmy.agui.context import RunContext
-from fastapi_carmy.agui.errors import DisconnectedError, ProtocolViolationError, SlowConsumerError
+from fastapi_carmy.agui.errors import (
+    AgUiError,
+    DisconnectedError,
+    ProtocolViolationError,
+    SlowConsumerError,
+)
 from fastapi_carmy.agui.run import Run, RunOptions
 from fastapi_carmy.agui.running import parse_frames
 from fastapi_carmy.agui.testing import assert_events, collect, run_input
@@ -646,7 +651,57 @@ async def test_a_commit_that_fails_is_no_success(caplog: pytest.LogCaptureFixtur
     assert "commit" in caplog.text
 
 
-@pytest.mark.spec("ag-ui I.44")
+async def nonsense(run: Ctx) -> object:
+    return object()
+
+
+async def leaves_open(run: Ctx) -> None:
+    run.emit(text_start())
+
+
+async def says_it_failed(run: Ctx) -> None:
+    run.emit(core.RunErrorEvent(message="mine"))
+
+
+async def yields_that_it_failed(run: Ctx) -> AsyncIterator[BaseEvent]:
+    yield core.RunErrorEvent(message="mine")
+
+
+async def leaves_to_close(run: Ctx) -> None:
+    _ = await run.message()
+
+
+def broken_end(event: BaseEvent) -> list[BaseEvent]:
+    if event.type.value == "TEXT_MESSAGE_END":
+        raise LookupError
+    return [event]
+
+
+@pytest.mark.parametrize(
+    ("agent", "options"),
+    [
+        (nonsense, {}),
+        (leaves_open, {}),
+        (says_it_failed, {}),
+        (yields_that_it_failed, {}),
+        (leaves_to_close, {"transformers": [lambda: broken_end]}),
+    ],
+)
+async def test_what_the_agent_was_given_learns_of_every_failure(
+    agent: Any, options: dict[str, Any]
+) -> None:
+    seen: list[BaseException | None] = []
+
+    async def close(error: BaseException | None) -> None:
+        seen.append(error)
+
+    events = await driven(agent, close, **options)
+
+    assert types(events)[-1] == "RUN_ERROR"
+    assert isinstance(seen[0], AgUiError)
+
+
+@pytest.mark.spec("ag-ui D.45")
 async def test_many_runs_of_one_agent_do_not_meet() -> None:
     barrier = anyio.Event()
     waiting = 0

@@ -301,6 +301,25 @@ async def test_a_state_that_could_not_be_sent_is_told_whole_next_time() -> None:
     assert isinstance(event, core.StateDeltaEvent)
 
 
+async def test_a_state_that_was_refused_is_told_whole_next_time() -> None:
+    def refuse_once(event: BaseEvent) -> list[BaseEvent]:
+        if event.type.value == "STATE_DELTA":
+            raise LookupError
+        return [event]
+
+    run, received = open_context(transformers=[lambda: refuse_once])
+    await run.set_state({"text": "x" * 99, "a": 1})
+    run.state["a"] = 2
+    with pytest.raises(LookupError):
+        await run.publish_state()
+    received.drain()
+
+    await run.publish_state()
+
+    (event,) = received.drain()
+    assert isinstance(event, core.StateSnapshotEvent)
+
+
 async def test_a_lone_surrogate_in_the_state_is_mended() -> None:
     run, received = open_context()
 
