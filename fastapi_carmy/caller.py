@@ -22,5 +22,5 @@ class Caller:
     permissions: frozenset[str] = frozenset()
     """What it may do, for policies: `confirm:<tool>`, `tool:<tool>`, or the host's own."""
 
-    metadata: Mapping[str, object] = field(default_factory=lambda: {})
+    metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     """Whatever else the host wants its tools and policies to see."""

@@ -64,12 +64,12 @@ class Cancellation:
         "_alarm_at",
         "_at_alarm",
         "_before",
-        "_event",
         "_home",
-        "_interrupted",
         "_loop",
+        "_sent",
         "_task",
         "_tick",
+        "_waiting",
         "_watch",
         "_watcher",
         "finishes",
@@ -88,8 +88,8 @@ class Cancellation:
         self._home: asyncio.Task[object] | None = None
         self._task: asyncio.Task[object] | None = None
         self._before = 0
-        self._interrupted = False
-        self._event: asyncio.Event | None = None
+        self._sent = 0
+        self._waiting: list[Latch] = []
         self._tick: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -109,8 +109,8 @@ class Cancellation:
 
         self.reason = reason
 
-        if self._event is not None:
-            self._event.set()
+        for latch in self._waiting:
+            latch.set()
 
         self._interrupt()
 
@@ -123,14 +123,13 @@ class Cancellation:
         self._loop.call_soon_threadsafe(work)
 
     async def wait(self) -> None:
-        """Return once somebody said stop."""
-        if self.reason is not None:
-            return
+        """Return once somebody said stop; works in any loop and thread."""
+        latch = Latch()
+        self._waiting.append(latch)
 
-        if self._event is None:
-            self._event = asyncio.Event()
-
-        await self._event.wait()
+        # Looked at after the latch is known, so that `fire` sees one or this sees the other.
+        if self.reason is None:
+            await latch.wait()
 
     def begin(self) -> None:
         """Let `fire` interrupt the current task from here to `end`.
@@ -167,14 +166,15 @@ class Cancellation:
         task = asyncio.current_task()
         assert task is not None
 
-        if self._interrupted:
-            self._interrupted = False
-
+        if self._sent:
             # The work may have fired the signal itself and returned before any await.
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
 
-            task.uncancel()
+            for _ in range(self._sent):
+                task.uncancel()
+
+            self._sent = 0
 
         return task.cancelling() <= self._before
 
@@ -183,14 +183,15 @@ class Cancellation:
         self._set_alarm(seconds, self._at_deadline)
 
     def limit_finish(self, seconds: float) -> None:
-        """Interrupt the current task after `seconds`, until `lift`, whatever was said.
+        """Interrupt the current task every `seconds`, until `lift`, whatever was said.
 
-        `overran` tells afterwards that this happened.
+        Each interruption ends one wait, and there may be another one behind it. `overran`
+        tells afterwards that this happened.
         """
         task = asyncio.current_task()
         assert task is not None
         self._before = task.cancelling()
-        self._set_alarm(seconds, partial(self._cut, task))
+        self._set_alarm(seconds, partial(self._cut, task, seconds))
 
     def lift(self) -> None:
         """Forget the limit."""
@@ -222,14 +223,15 @@ class Cancellation:
             self._watcher = None
 
     def _interrupt(self) -> None:
-        if self._task is not None and not self._interrupted:
-            self._interrupted = True
+        if self._task is not None:
+            self._sent += 1
             self._task.cancel()
 
-    def _cut(self, task: "asyncio.Task[object]") -> None:
+    def _cut(self, task: "asyncio.Task[object]", seconds: float) -> None:
         self.overran = True
-        self._interrupted = True
+        self._sent += 1
         task.cancel()
+        self._alarm = self._loop.call_later(seconds, self._cut, task, seconds)
 
     def _at_deadline(self) -> None:
         self.fire(CancelReason.DEADLINE)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import cast
 
-from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from fastapi_carmy.runtime_errors import invalid_request
@@ -41,8 +40,8 @@ class Call:
     """Validated, by parameter name."""
     request_id: object = None
     """As sent: the runtime checks it."""
-    invalid: ValidationError | None = None
-    """Why the arguments do not fit, when they do not."""
+    invalid: Exception | None = None
+    """Why the arguments did not pass validation: pydantic's error, or a validator's own."""
 
     def arguments_as_sent(self) -> Mapping[str, object]:
         """Return the arguments before validation; empty when they were left out."""
@@ -65,13 +64,14 @@ def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
     """
     hint = _TOOL_HINT.search(body)
     tool = None if hint is None else find(hint[1].decode())
+    invalid: Exception | None = None
 
     if tool is not None:
         try:
             envelope = tool.input.validate_json(body)
-        except ValidationError:
-            # Told by the slow reading, which knows what exactly is wrong.
-            pass
+        except Exception as error:  # noqa: BLE001
+            # A validator of the tool's may raise anything; the runtime tells it in its turn.
+            invalid = error
         else:
             if not _is_plain(body):
                 strict_json(body)
@@ -79,7 +79,14 @@ def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
             request_id = envelope.get("request_id")
             return Call(tool.spec.name, tool, body, _arguments(envelope), request_id)
 
-    return _decode_slowly(body, find)
+    call = _decode_slowly(body, find)
+
+    if call.tool is tool:
+        call.invalid = invalid
+    elif call.tool is not None:
+        _validate(call, call.tool)
+
+    return call
 
 
 def encode_call(tool: str, arguments: Mapping[str, object], request_id: str | None) -> bytes:
@@ -183,15 +190,15 @@ def _decode_slowly(body: bytes, find: Callable[[str], Tool | None]) -> Call:
     if not isinstance(name, str):
         raise invalid_request('"tool" is missing, or not a string')
 
-    call = Call(name, find(name), body, request_id=envelope.get("request_id"))
+    return Call(name, find(name), body, request_id=envelope.get("request_id"))
 
-    if call.tool is not None:
-        try:
-            call.arguments = _arguments(call.tool.input.validate_json(body))
-        except ValidationError as error:
-            call.invalid = error
 
-    return call
+def _validate(call: Call, tool: Tool) -> None:
+    try:
+        call.arguments = _arguments(tool.input.validate_json(call.body))
+    except Exception as error:  # noqa: BLE001
+        # As in `decode`.
+        call.invalid = error
 
 
 def _arguments(envelope: Mapping[str, object]) -> dict[str, object]:

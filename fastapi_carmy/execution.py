@@ -6,30 +6,24 @@ task from its guards to its record, because dependencies close in the task that 
 """
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import NoReturn
 from uuid import uuid4
 
 from anyio import CancelScope
+from pydantic import ValidationError
 
-from fastapi_carmy.audit import ExecutionRecord, audit_all
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation, CancelReason, Interrupted, NoThreadError
+from fastapi_carmy.conclusion import Conclusion
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.errors import AgentError, HostError
-from fastapi_carmy.events import Event, ExecutionCompleted, ExecutionStarted, ToolCompleted
+from fastapi_carmy.events import Event, ExecutionStarted
 from fastapi_carmy.next_actions import next_actions
 from fastapi_carmy.policies import PolicyCall
-from fastapi_carmy.reservation import Reservation, is_request_id, reserve
-from fastapi_carmy.result import (
-    ExecutionResult,
-    ExecutionStatus,
-    new_execution_id,
-    status_of,
-)
+from fastapi_carmy.reservation import is_request_id, reserve
+from fastapi_carmy.result import ExecutionResult, new_execution_id, status_of
 from fastapi_carmy.runtime_errors import (
     busy,
     cancelled,
@@ -60,17 +54,17 @@ class Execution:
     """
 
     __slots__ = (
+        "_admitted",
         "_call",
         "_caller",
+        "_conclusion",
+        "_is_left_behind",
         "_leave",
         "_opened",
         "_outlived",
         "_report",
-        "_reservation",
         "_run",
         "_settings",
-        "_started",
-        "_started_at",
         "cancellation",
         "id",
     )
@@ -114,10 +108,17 @@ class Execution:
             cancellation=cancellation,
             report=report,
         )
-        self._reservation: Reservation | None = None
+        self._conclusion = Conclusion(
+            self.id,
+            settings,
+            call,
+            caller=caller,
+            cancellation=cancellation,
+            report=report,
+        )
+        self._admitted: PolicyCall | None = None
         self._outlived: AgentError | None = None
-        self._started = time.monotonic()
-        self._started_at = time.time()
+        self._is_left_behind = False
 
     async def run(self) -> ExecutionResult:
         """Take the call through the pipeline, and return its answer once it is recorded.
@@ -128,37 +129,30 @@ class Execution:
                 something that is no `Exception`; its dependencies are closed by then, and
                 the reservation is settled.
         """
-        tool = self._call.tool
-
-        if tool is not None and tool.has_guards:
-            await self._pass_guards(tool)
-
-        if self._report is not None:
-            self._report(ExecutionStarted(self.id, self._call.tool_name))
-
         try:
-            tool, recorded = await self._claim()
-            data = b""
+            tool = self._call.tool
 
-            if recorded is None:
-                value = await self._run.perform(tool)
-                data = tool.output.dump(value)
+            if tool is not None and tool.has_guards:
+                await self._pass_guards(tool)
 
-            if self._opened.is_open or self._reservation is not None:
-                self.cancellation.limit_finish(self._settings.finish_seconds)
+            if self._report is not None:
+                self._report(ExecutionStarted(self.id, self._call.tool_name))
 
-            if self._opened.is_open:
-                await self._opened.aclose(None)
+            try:
+                result = await self._attempt()
+            except BaseException as error:  # noqa: BLE001
+                # The edge of a run: everything becomes an answer, or is raised again.
+                return await self._fail(error)
 
-            self._run.give_turn()
-        except BaseException as error:  # noqa: BLE001
-            # The edge of a run: everything becomes an answer, or is raised again.
-            return await self._fail(error)
+            if result.replayed or self._conclusion.reservation is None:
+                return await self._conclude(result)
 
-        if recorded is not None:
-            return await self._conclude(recorded)
-
-        return await self._conclude_success(tool, data)
+            return await self._conclude(
+                result, partial(self._conclusion.reservation.complete, result)
+            )
+        finally:
+            if self._outlived is None:
+                self._finish()
 
     @property
     def has_outlived(self) -> bool:
@@ -166,7 +160,12 @@ class Execution:
         return self._outlived is not None
 
     async def aclose(self) -> None:
-        """Wait for a thread that outlived the answer, then close what it used."""
+        """Wait for a thread that outlived the answer, then close what it used.
+
+        Raises:
+            Interrupted: If the task was interrupted meanwhile; the first time only after all
+                is closed, the second time at once.
+        """
         error = self._outlived
 
         if error is None:
@@ -175,18 +174,46 @@ class Execution:
         self._outlived = None
 
         try:
-            with CancelScope(shield=True):
-                await self._run.await_thread()
-
-            await self._close(error)
-        except Exception:
-            _logger.exception("Closing the dependencies of execution %s failed.", self.id)
+            await self._await_thread()
         finally:
-            self._finish()
+            if not self._run.has_thread:
+                await self._close_late(error)
 
     async def leave_behind(self) -> None:
         """Settle the `request_id` of an execution that the process does not wait for."""
+        self._is_left_behind = True
         await self._settle_unknown()
+
+    async def _attempt(self) -> ExecutionResult:
+        """Steps 2 to 10: everything between the guards and the record."""
+        tool, recorded = await self._claim()
+        data = b""
+
+        if recorded is None:
+            value = await self._run.perform(tool)
+            data = tool.output.dump(value)
+
+        if self._opened.is_open or self._conclusion.has_more_to_do:
+            self.cancellation.limit_finish(self._settings.finish_seconds)
+
+        if self._opened.is_open:
+            await self._opened.aclose(None)
+
+            if self.cancellation.overran:
+                # A teardown swallowed it: whether it committed is not known.
+                raise Interrupted
+
+        self._run.give_turn()
+
+        if recorded is not None:
+            return recorded
+
+        return ExecutionResult.completed(
+            self.id,
+            data,
+            cacheable=tool.spec.is_cacheable,
+            next_actions=self._run.suggestions,
+        )
 
     async def _pass_guards(self, tool: Tool) -> None:
         try:
@@ -196,15 +223,9 @@ class Execution:
         except BaseException as error:  # noqa: BLE001
             # The edge of a run: a guard's refusal is an answer of its own.
             refusal = await self._stop(error)
-
-            try:
-                await self._close(_seen_by_dependencies(error, refusal))
-            except Exception as late:  # noqa: BLE001
-                if late is not error:
-                    refusal = self._as_agent_error(late)
-
-            await self._audit(status_of(refusal), refusal, replayed=False)
-            self._finish()
+            self.cancellation.limit_finish(self._settings.finish_seconds)
+            refusal = await self._close_after(error, refusal)
+            await self._conclude_refusal(refusal)
             raise refusal from None
 
     async def _claim(self) -> tuple[Tool, ExecutionResult | None]:
@@ -219,7 +240,7 @@ class Execution:
         self.cancellation.begin()
 
         if tool is None:
-            raise tool_not_found(settings.nearest(call.tool_name))
+            raise tool_not_found(settings.nearest(call.tool_name, self._caller))
 
         request_id = call.request_id
         asked = PolicyCall(
@@ -234,26 +255,33 @@ class Execution:
             raise invalid_id()
 
         if call.invalid is not None:
-            raise invalid_arguments(argument_errors(call.invalid, call.arguments_as_sent()))
-
-        # A claim that is interrupted half-way would leave nobody to settle it.
-        self.cancellation.end()
+            raise _refused_arguments(call.invalid, call.arguments_as_sent())
 
         if self.cancellation.is_cancelled:
             raise Interrupted
 
+        # From here on nobody else's delay may hold the call for longer than its deadline.
+        self.cancellation.limit(tool.spec.timeout_seconds or settings.timeout_seconds)
+
         if request_id is not None:
             claimed = await reserve(
-                settings.store, call, self._caller, self.id, may_repeat=tool.spec.is_repeatable
+                settings.store,
+                call,
+                self._caller,
+                self.id,
+                may_repeat=tool.spec.is_repeatable,
+                give_up_seconds=settings.finish_seconds,
             )
 
             if isinstance(claimed, ExecutionResult):
+                self.cancellation.end()
                 return tool, claimed
 
-            self._reservation = claimed
+            self._conclusion.reservation = claimed
 
         if settings.policies.admits:
             await settings.policies.admit(asked)
+            self._admitted = asked
 
         return tool, None
 
@@ -274,15 +302,19 @@ class Execution:
                 await self._give_up(cut)
 
         self.cancellation.limit_finish(self._settings.finish_seconds)
+        error = await self._close_after(raised, error)
+        return await self._conclude_failure(error)
 
+    async def _close_after(self, raised: BaseException, error: AgentError) -> AgentError:
+        """Close the dependencies after a failure; return what it is called in the end."""
         try:
             await self._close(_seen_by_dependencies(raised, error))
         except BaseException as late:  # noqa: BLE001
             # The edge of a run: a teardown's own failure is the later truth.
             if late is not raised and late is not error:
-                error = await self._stop(late)
+                return await self._stop(late)
 
-        return await self._conclude_failure(error)
+        return error
 
     async def _stop(self, raised: BaseException) -> AgentError:
         """Let nothing interrupt any more, and name what happened.
@@ -293,7 +325,6 @@ class Execution:
         cancellation = self.cancellation
         cancellation.end()
         cancellation.lift()
-
         may_be_interrupted = isinstance(raised, Interrupted) or cancellation.is_cancelled
 
         if may_be_interrupted and not await cancellation.settle():
@@ -303,7 +334,7 @@ class Execution:
             await self._give_up(raised)
 
         if cancellation.overran:
-            return execution_uncertain(self.id, self._started_text(), "abandoned")
+            return execution_uncertain(self.id, self._conclusion.started_at, "abandoned")
 
         if not self._is_told_to_stop():
             return self._as_agent_error(raised)
@@ -324,12 +355,12 @@ class Execution:
 
     async def _give_up(self, raised: BaseException) -> NoReturn:
         """Leave in order when the task is interrupted by somebody else, or the process ends."""
+        conclusion = self._conclusion
+
         try:
-            # Shielded from the host's cancel scope, which would interrupt every await.
-            with CancelScope(shield=True):
-                if self._run.has_thread:
-                    await self._settle_unknown()
-                    await self._run.await_thread()
+            if self._run.has_thread:
+                await conclusion.see_through(self._settle_unknown)
+                await self._await_thread()
 
             # Not shielded here: a scope around it would not be the innermost one where a
             # dependency holds a scope of its own. FastAPI shields each of them.
@@ -337,26 +368,10 @@ class Execution:
         except Exception:
             _logger.exception("Closing the dependencies of execution %s failed.", self.id)
         finally:
-            with CancelScope(shield=True):
-                await self._settle_unknown()
-                await self._audit("cancelled", cancelled(), replayed=False)
-
-            self._finish()
+            await conclusion.see_through(self._settle_unknown)
+            await conclusion.audit_unheard("cancelled", cancelled())
 
         raise raised
-
-    async def _conclude_success(self, tool: Tool, data: bytes) -> ExecutionResult:
-        result = ExecutionResult.completed(
-            self.id,
-            data,
-            cacheable=tool.spec.is_cacheable,
-            next_actions=self._run.suggestions,
-        )
-
-        if self._reservation is not None:
-            return await self._conclude(result, partial(self._reservation.complete, result))
-
-        return await self._conclude(result)
 
     async def _conclude_failure(self, error: AgentError) -> ExecutionResult:
         if self._run.phase >= Phase.RUNNING and isinstance(error, HostError):
@@ -366,70 +381,72 @@ class Execution:
         result = ExecutionResult.failed(
             self.id, error, next_actions=next_actions(self._call.tool_name, error, suggestions)
         )
-        reservation = self._reservation
+        reservation = self._conclusion.reservation
+
+        if self.cancellation.overran or (
+            self._is_told_to_stop() and self.cancellation.reason in _NOBODY_KNOWS
+        ):
+            return await self._conclude(result, self._settle_unknown)
+
+        if self._run.phase < Phase.RUNNING:
+            return await self._conclude(result, self._settle_unknown)
 
         if reservation is None:
             return await self._conclude(result)
 
-        nobody_knows = self._is_told_to_stop() and self.cancellation.reason in _NOBODY_KNOWS
-
-        if nobody_knows or self.cancellation.overran:
-            return await self._conclude(result, self._settle_unknown)
-
-        if self._run.phase < Phase.RUNNING or error.retryable:
+        if error.retryable:
             return await self._conclude(result, reservation.release)
 
         return await self._conclude(result, partial(reservation.complete, result))
 
+    async def _conclude_refusal(self, refusal: AgentError) -> None:
+        if self._settings.audit:
+            status = status_of(refusal)
+            await self._conclusion.audit(status, refusal, replayed=False)
+
     async def _conclude(
         self, result: ExecutionResult, settle: Callable[[], Awaitable[None]] | None = None
     ) -> ExecutionResult:
-        """Step 11: tell, record, audit, tell."""
-        if self._report is not None and self._run.started is not None:
-            duration_ms = round((time.monotonic() - self._run.started) * 1000)
-            ok = result.error is None
-            self._report(ToolCompleted(self.id, self._call.tool_name, duration_ms, ok))
+        """Step 11. Interrupted by somebody else, it waits for what outlived it by itself."""
+        try:
+            return await self._conclusion.conclude(result, settle, tool_started=self._run.started)
+        except BaseException:
+            await self.aclose()
+            raise
 
-        is_settled = settle is None
+    async def _await_thread(self) -> None:
+        """Wait for the tool's thread, which uses the dependencies until it ends.
+
+        Raises:
+            Interrupted: If the task was interrupted. The first time the thread is waited for
+                all the same, unless the process waits for this execution no more.
+        """
+        try:
+            with CancelScope(shield=True):
+                await self._run.await_thread()
+        except Interrupted:
+            if not self._is_left_behind:
+                with CancelScope(shield=True):
+                    await self._run.await_thread()
+
+            raise
+
+    async def _close_late(self, error: AgentError) -> None:
+        self.cancellation.limit_finish(self._settings.finish_seconds)
 
         try:
-            if settle is not None:
-                await settle()
-                is_settled = True
-
-            if self._settings.audit:
-                await self._audit(result.status, result.error, replayed=result.replayed)
+            await self._close(error)
+        except Exception:
+            _logger.exception("Closing the dependencies of execution %s failed.", self.id)
         except Interrupted:
             if not await self.cancellation.settle():
-                await self._conclude_unheard(result, None if is_settled else settle)
                 raise
 
-            _logger.error(  # noqa: TRY400
-                "Recording execution %s took too long; its reservation stays.", self.id
+            _logger.error(  # noqa: TRY400 - the traceback of a time limit says nothing
+                "Closing the dependencies of execution %s took too long.", self.id
             )
-
-        if self._report is not None:
-            self._report(ExecutionCompleted(result))
-
-        if self._outlived is None:
+        finally:
             self._finish()
-        else:
-            self.cancellation.lift()
-
-        return result
-
-    async def _conclude_unheard(
-        self, result: ExecutionResult, settle: Callable[[], Awaitable[None]] | None
-    ) -> None:
-        """Record once more what somebody else's interruption cut: the store may not have."""
-        with CancelScope(shield=True):
-            try:
-                if settle is not None:
-                    await settle()
-                    await self._audit(result.status, result.error, replayed=result.replayed)
-            finally:
-                await self.aclose()
-                self._finish()
 
     async def _close(self, error: BaseException | None) -> None:
         try:
@@ -439,39 +456,24 @@ class Execution:
             self._run.give_turn()
 
     async def _settle_unknown(self) -> None:
-        reservation = self._reservation
+        """Free what was taken if nothing happened; otherwise say that nobody knows."""
+        has_run = self._run.phase >= Phase.RUNNING
+        admitted = self._admitted
+        self._admitted = None
+
+        if admitted is not None and not has_run:
+            await self._settings.policies.give_back(admitted)
+
+        reservation = self._conclusion.reservation
+        tool = self._call.tool
 
         if reservation is None:
             return
 
-        tool = self._call.tool
-
-        if self._run.phase < Phase.RUNNING or (tool is not None and tool.spec.is_repeatable):
+        if not has_run or (tool is not None and tool.spec.is_repeatable):
             await reservation.release()
         else:
             await reservation.abandon()
-
-    async def _audit(
-        self, status: ExecutionStatus, error: AgentError | None, *, replayed: bool
-    ) -> None:
-        tool = self._call.tool
-        request_id = self._call.request_id
-        await audit_all(
-            self._settings.audit,
-            ExecutionRecord(
-                execution_id=self.id,
-                request_id=request_id if isinstance(request_id, str) else None,
-                principal=self._caller.principal,
-                session=self._caller.session,
-                tool=self._call.tool_name,
-                effect=None if tool is None else tool.spec.effect,
-                status=status,
-                error_code=None if error is None else error.code,
-                duration_ms=round((time.monotonic() - self._started) * 1000),
-                started_at=self._started_text(),
-                replayed=replayed,
-            ),
-        )
 
     def _as_agent_error(self, raised: BaseException) -> AgentError:
         if isinstance(raised, AgentError):
@@ -484,22 +486,17 @@ class Execution:
                 return error
 
         correlation_id = uuid4().hex
+        is_output = isinstance(raised, InvalidOutputError)
         _logger.error(
-            "Execution %s of tool %r failed unexpectedly (correlation_id %s).",
+            "Execution %s of tool %r failed unexpectedly (correlation_id %s)%s",
             self.id,
             self._call.tool_name,
             correlation_id,
-            exc_info=raised,
+            f": {raised}" if is_output else ".",
+            # What led to an invalid output holds parts of it.
+            exc_info=None if is_output else raised,
         )
-
-        if isinstance(raised, InvalidOutputError):
-            return invalid_output(correlation_id)
-
-        return tool_panic(correlation_id)
-
-    def _started_text(self) -> str:
-        moment = datetime.fromtimestamp(self._started_at, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return invalid_output(correlation_id) if is_output else tool_panic(correlation_id)
 
     def _finish(self) -> None:
         self._run.give_turn()
@@ -510,3 +507,11 @@ class Execution:
 def _seen_by_dependencies(raised: BaseException, error: AgentError) -> BaseException:
     """Return what dependencies see: an exception that `except Exception` catches."""
     return raised if isinstance(raised, Exception) else error
+
+
+def _refused_arguments(error: Exception, sent: object) -> Exception:
+    """Return what a call is refused with whose arguments did not pass validation."""
+    if isinstance(error, ValidationError):
+        return invalid_arguments(argument_errors(error, sent))
+
+    return error

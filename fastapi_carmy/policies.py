@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = (
     "AdmitsCalls",
     "ChecksCalls",
+    "GivesBack",
     "ListsTools",
     "Policies",
     "Policy",
@@ -99,8 +100,23 @@ class AdmitsCalls(Protocol):
         refused. Spending is atomic: of simultaneous calls no more are admitted than the
         quota has room for. May be `async`; a plain one must not wait for anything.
 
+        An object that has a method `give_back` as well is told when an execution that it
+        admitted did not start after all.
+
         Raises:
             AgentError: To refuse the call; its `request_id` stays free.
+        """
+        ...
+
+
+class GivesBack(AdmitsCalls, Protocol):
+    """A policy that can take back what it spent."""
+
+    def give_back(self, call: PolicyCall) -> Awaitable[None] | None:
+        """Give back what `admit` spent: the execution did not start after all.
+
+        A later policy refused it, or it waited in vain for its turn, a thread or a
+        dependency. May be `async`; a plain one must not wait for anything.
         """
         ...
 
@@ -128,6 +144,8 @@ class Policies:
 
     checks: tuple[_Step, ...]
     admits: tuple[_Step, ...]
+    give_backs: tuple[_Step | None, ...]
+    """What takes back each of `admits`, at the same place; `None` where nothing does."""
     lists: tuple[Callable[[Caller, ToolSpec], bool], ...]
 
     async def check(self, call: PolicyCall) -> None:
@@ -144,16 +162,32 @@ class Policies:
                 await _settled(answer, check)
 
     async def admit(self, call: PolicyCall) -> None:
-        """Let each policy spend what one execution costs, in order.
+        """Let each policy spend what one execution costs, in order; all of them, or none.
 
         Raises:
             AgentError: What a policy refused with.
             TypeError: As for `check`.
         """
-        for admit in self.admits:
-            answer = admit(call)
+        for place, admit in enumerate(self.admits):
+            try:
+                answer = admit(call)
+                if answer is not None:
+                    await _settled(answer, admit)
+            except BaseException:
+                await self.give_back(call, places=place)
+                raise
+
+    async def give_back(self, call: PolicyCall, *, places: int | None = None) -> None:
+        """Let policies take back what `admit` spent, the last one first.
+
+        Args:
+            call: As admitted.
+            places: How many of them did spend; all by default.
+        """
+        for give_back in reversed(self.give_backs[:places]):
+            answer = None if give_back is None else give_back(call)
             if answer is not None:
-                await _settled(answer, admit)
+                await answer
 
     def shows(self, caller: Caller, tool: ToolSpec) -> bool:
         """Return whether every policy lists `tool` for `caller`."""
@@ -187,6 +221,9 @@ def compile_policies(policies: Iterable[Policy]) -> Policies:
     return Policies(
         checks=_methods(ordered, "check"),
         admits=_methods(ordered, "admit"),
+        give_backs=tuple(
+            _method(policy, "give_back") for policy in ordered if _method(policy, "admit")
+        ),
         lists=_methods(ordered, "lists"),
     )
 
@@ -263,11 +300,12 @@ class RequireToolPermission:
 class RateLimit:
     """Lets each caller start so many executions in any stretch of time.
 
-    A caller is a principal and a session; those without either share one quota. Replays
-    and refused calls spend nothing.
+    A caller is a principal and a session; those without either share one quota. Replays,
+    refused calls, and executions that did not start after all spend nothing.
 
     The quota is counted in this process, exactly. To share it between processes, hand in a
-    storage of the library `limits`, which the extra `ratelimit` installs.
+    storage of the library `limits`, which the extra `ratelimit` installs; such a storage
+    can't give back what an execution spent that was admitted and did not start.
     """
 
     def __init__(
@@ -318,16 +356,21 @@ class RateLimit:
         Raises:
             AgentError: `RATE_LIMITED`, with the seconds until there is room again.
         """
-        key = (
-            call.caller.principal,
-            call.caller.session,
-            call.tool.name if self._per_tool else None,
-        )
+        key = self._key(call)
         if self._shared is not None:
             return self._admit_shared(self._shared, key)
 
         self._refuse_after(self._own.spend(key))
         return None
+
+    def give_back(self, call: PolicyCall) -> None:
+        """Take back one execution, where the quota is counted in this process."""
+        if self._shared is None:
+            self._own.give_back(self._key(call))
+
+    def _key(self, call: PolicyCall) -> QuotaKey:
+        caller = call.caller
+        return (caller.principal, caller.session, call.tool.name if self._per_tool else None)
 
     async def _admit_shared(self, shared: "SharedQuota", key: QuotaKey) -> None:
         self._refuse_after(await shared.spend(key))

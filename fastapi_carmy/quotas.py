@@ -55,6 +55,16 @@ class MemoryQuota:
             self._spent.move_to_end(key)
             return None
 
+    def give_back(self, key: QuotaKey) -> None:
+        """Take back the last one that was spent, if it still counts."""
+        with self._lock:
+            times = self._spent.get(key)
+            if times:
+                times.pop()
+
+            if not times:
+                self._spent.pop(key, None)
+
     def _forget_idle(self, now: float) -> None:
         # Each call may forget two keys and adds at most one, so idle ones go without a scan.
         for _ in range(2):

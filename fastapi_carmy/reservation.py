@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable
 
-from anyio import CancelScope
+from anyio import move_on_after
 
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.envelope import Call, fingerprint
@@ -103,9 +103,23 @@ class Reservation:
 
 
 async def reserve(
-    store: IdempotencyStore, call: Call, caller: Caller, execution_id: str, *, may_repeat: bool
+    store: IdempotencyStore,
+    call: Call,
+    caller: Caller,
+    execution_id: str,
+    *,
+    may_repeat: bool,
+    give_up_seconds: float,
 ) -> Reservation | ExecutionResult:
     """Claim the call's `request_id`.
+
+    Args:
+        store: Where calls are remembered.
+        call: The call.
+        caller: Who makes it.
+        execution_id: The execution that wants to run.
+        may_repeat: Running the call twice is safe.
+        give_up_seconds: Limit for taking back a claim that was interrupted.
 
     Returns:
         The hold on it, or the recorded answer of the same call.
@@ -129,7 +143,7 @@ async def reserve(
         raise idempotency_capacity() from None
     except BaseException as error:
         # The claim may have happened all the same; nobody else would ever settle it.
-        with CancelScope(shield=True):
+        with move_on_after(give_up_seconds, shield=True):
             await held.release()
 
         if not isinstance(error, Exception):

@@ -118,6 +118,7 @@ class AgentRouter(AgUiRoutes):
         self._timeout_seconds = timeout_seconds
         self._on_disconnect: OnDisconnect = on_disconnect
         self._audit = compile_sinks(audit)
+        self._per_caller = per_caller_catalog
         self._limiter = CapacityLimiter(max_threads)
         self._finish_seconds = finish_seconds
         self._stop_seconds = stop_seconds
@@ -420,12 +421,23 @@ class AgentRouter(AgUiRoutes):
                 turns=Turns(),
                 limiter=self._limiter,
                 translate=to_agent_error,
-                nearest=lambda name: nearest_name(name, catalog.tools),
+                nearest=partial(self._nearest, catalog),
                 timeout_seconds=self._timeout_seconds,
                 on_disconnect=self._on_disconnect,
                 finish_seconds=self._finish_seconds,
                 audit=self._audit,
             )
+        )
+
+    def _nearest(self, catalog: Catalog, name: str, caller: Caller) -> str | None:
+        # What a caller does not get to see is not told by a guess either.
+        return nearest_name(
+            name,
+            (
+                tool.spec.name
+                for tool in catalog.tools.values()
+                if not self._per_caller or self._policies.shows(caller, tool.spec)
+            ),
         )
 
     @asynccontextmanager

@@ -59,8 +59,10 @@ class Runtime:
         """Forget what has entered; harmless when repeated."""
         self._live.pop(key, None)
 
-        if self._idle is not None and not self._live:
-            self._idle.set()
+        idle = self._idle
+
+        if idle is not None and not self._live:
+            idle.set()
 
     async def stop(self, seconds: float) -> bool:
         """Tell everything that lives to stop, and wait until it has left.
@@ -74,18 +76,19 @@ class Runtime:
         Returns:
             Whether all of it left in time.
         """
+        # Before anything else, so that nobody who leaves goes unnoticed.
+        idle = self._idle = self._idle or Latch()
+
         for cancellation in tuple(self._live.values()):
             # It may live in another loop, or in one that was closed.
             with suppress(RuntimeError):
                 cancellation.fire_threadsafe(CancelReason.STOP)
 
         if self._live:
-            idle = self._idle = self._idle or Latch()
-
             with anyio.move_on_after(seconds):
                 await idle.wait()
 
-            self._idle = None
+        self._idle = None
 
         left_behind = [key for key in self._live if isinstance(key, Execution)]
 

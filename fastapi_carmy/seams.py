@@ -7,6 +7,7 @@ from typing import Protocol
 from anyio import CapacityLimiter
 
 from fastapi_carmy.audit import AuditSink
+from fastapi_carmy.caller import Caller
 from fastapi_carmy.context import AgentContext
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.policies import Policies
@@ -63,8 +64,8 @@ class Settings:
     """Threads for sync tools."""
     translate: Callable[[Exception], AgentError | None]
     """Turns the host's own exceptions into data; `None` for unexpected ones."""
-    nearest: Callable[[str], str | None]
-    """Unknown tool name → the one most likely meant."""
+    nearest: Callable[[str, Caller], str | None]
+    """Unknown tool name → the one most likely meant, of those that the caller gets to see."""
     timeout_seconds: float
     on_disconnect: OnDisconnect
     finish_seconds: float = 5.0

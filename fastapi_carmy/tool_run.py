@@ -112,7 +112,7 @@ class ToolRun:
         return () if self._context is None else self._context.suggestions
 
     async def perform(self, tool: Tool) -> object:
-        """Wait for the tool's turn, open its dependencies, run it under its deadline.
+        """Wait for the tool's turn, open its dependencies, run it; its deadline counts already.
 
         Raises:
             Interrupted: If the execution was told to stop; `phase` says when.
@@ -123,7 +123,6 @@ class ToolRun:
         cancellation = self._cancellation
         cancellation.finishes = (spec.on_disconnect or settings.on_disconnect) == "finish"
         cancellation.begin()
-        cancellation.limit(spec.timeout_seconds or settings.timeout_seconds)
 
         if not spec.parallel_safe:
             if not settings.turns.take_nowait(spec.name):

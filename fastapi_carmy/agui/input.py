@@ -59,18 +59,19 @@ def _fields(model: type[BaseModel]) -> dict[str, bool]:
     return names
 
 
-_KNOWN: tuple[type[BaseModel], ...] = (
+_PLAIN: Final[tuple[type[BaseModel], ...]] = (
     core.RunAgentInput,
     core.Tool,
     core.Context,
     core.ResumeEntry,
     core.ToolCall,
     core.FunctionCall,
-    *_MESSAGES.values(),
-    *_PARTS.values(),
-    *_SOURCES.values(),
 )
-_FIELDS: Final = {model: _fields(model) for model in _KNOWN}
+_FIELDS: Final[Mapping[type[BaseModel], Mapping[str, bool]]] = {
+    model: _fields(model)
+    for models in (_PLAIN, _MESSAGES.values(), _PARTS.values(), _SOURCES.values())
+    for model in models
+}
 
 
 def decode(body: bytes) -> core.RunAgentInput:

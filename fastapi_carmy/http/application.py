@@ -38,6 +38,7 @@ def check_application(
         if not isinstance(route, AgentRoute):
             continue
 
+        route.guards.remember(context.dependant)
         path = context.path or ""
         first = owners.setdefault(path, route.answers.owner)
 

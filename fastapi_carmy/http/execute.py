@@ -20,7 +20,7 @@ from fastapi_carmy.errors import AgentError
 from fastapi_carmy.execution import Execution
 from fastapi_carmy.http.accept import wants_event_stream
 from fastapi_carmy.http.frames import ExecutionFrames
-from fastapi_carmy.http.request import RequestHead, disconnected, read_body
+from fastapi_carmy.http.request import Inbox, RequestHead, disconnected
 from fastapi_carmy.http.responses import send_error, send_result
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
@@ -112,10 +112,10 @@ class _Request:
     ) -> None:
         self.scope = scope
         self.receive = receive
-        self.opened = HttpOpened(scope, receive, guards)
+        self._inbox = Inbox(receive, max_body_bytes)
+        self.opened = HttpOpened(scope, self._inbox.receive, guards)
         self._service = service
         self._head = head
-        self._max_body_bytes = max_body_bytes
 
     async def execution(
         self, cancellation: Cancellation, frames: ExecutionFrames | None = None
@@ -134,7 +134,7 @@ class _Request:
             cancellation.begin()
             caller = await self.opened.router_guards() if self.opened.has_router_guards else None
             self._head.check_content_type()
-            body = await read_body(self.receive, self._max_body_bytes)
+            body = await self._inbox.body()
             cancellation.watch(partial(disconnected, self.receive))
             call = self._call(body)
             cancellation.end()

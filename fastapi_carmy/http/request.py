@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from fastapi_carmy.runtime_errors import cancelled, invalid_request, payload_too_large
 
-__all__ = ("RequestHead", "disconnected", "read_body")
+__all__ = ("Inbox", "RequestHead", "disconnected")
 
 _JSON = re.compile(r"application/(?:[^;\s]+\+)?json", re.IGNORECASE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
@@ -69,31 +69,82 @@ class RequestHead(NamedTuple):
             raise invalid_request("the content type must be application/json")
 
 
-async def read_body(receive: Receive, max_bytes: int) -> bytes:
-    """Return the request's body, reading no further than the limit.
+class Inbox:
+    """One request's messages, for two readers of its body: us, and what it depends on.
 
-    Raises:
-        AgentError: `PAYLOAD_TOO_LARGE` past `max_bytes`; `CANCELLED` when the client left.
+    A guard may read the body before us, a dependency after us; neither takes it from the
+    other, and neither gets past the limit.
     """
-    parts: list[bytes] = []
-    size = 0
 
-    while True:
-        message = await receive()
+    __slots__ = ("_has_ended", "_max_bytes", "_parts", "_receive", "_size", "_taken")
 
-        if message["type"] == "http.disconnect":
-            raise cancelled()
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        """Own `receive`; nothing is read yet.
 
+        Args:
+            receive: ASGI's.
+            max_bytes: Limit of the body.
+        """
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._has_ended = False
+        self._taken = 0
+
+    async def body(self) -> bytes:
+        """Return the whole body, reading no further than the limit.
+
+        Raises:
+            AgentError: `PAYLOAD_TOO_LARGE` past the limit; `CANCELLED` when the client left.
+        """
+        while not self._has_ended:
+            if (await self._next())["type"] == "http.disconnect":
+                raise cancelled()
+
+        if len(self._parts) == 1:
+            return self._parts[0]
+
+        return b"".join(self._parts)
+
+    async def receive(self) -> Message:
+        """Return the next message, as ASGI's `receive`, for guards and dependencies.
+
+        Raises:
+            AgentError: `PAYLOAD_TOO_LARGE` past the limit.
+        """
+        if self._taken == len(self._parts):
+            if self._has_ended:
+                return await self._receive()
+
+            message = await self._next()
+            self._taken = len(self._parts)
+            return message
+
+        self._taken += 1
+        return {
+            "type": "http.request",
+            "body": self._parts[self._taken - 1],
+            "more_body": self._taken < len(self._parts) or not self._has_ended,
+        }
+
+    async def _next(self) -> Message:
+        # Who goes on after a refusal gets no further.
+        self._check_size()
+        message = await self._receive()
         part: bytes = message.get("body", b"")
-        size += len(part)
+        self._size += len(part)
+        self._check_size()
 
-        if size > max_bytes:
-            raise payload_too_large(max_bytes)
+        if message["type"] == "http.request":
+            self._parts.append(part)
+            self._has_ended = not message.get("more_body", False)
 
-        if not message.get("more_body", False):
-            return b"".join((*parts, part)) if parts else part
+        return message
 
-        parts.append(part)
+    def _check_size(self) -> None:
+        if self._size > self._max_bytes:
+            raise payload_too_large(self._max_bytes)
 
 
 async def disconnected(receive: Receive) -> None:

@@ -14,12 +14,14 @@ from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
 from fastapi_carmy.errors import AgentError
-from fastapi_carmy.injection import Guards, guards_of, to_agent_error
+from fastapi_carmy.injection import Guards, RouteGuards, place_of, to_agent_error
 from fastapi_carmy.runtime_errors import method_not_allowed, tool_panic
 
 __all__ = ("AgentRoute", "Endpoint")
 
 _logger = logging.getLogger(__name__)
+_MAX_KNOWN = 16
+"""A route is included in few places."""
 
 
 class Endpoint(Protocol):
@@ -61,6 +63,7 @@ class AgentRoute(APIRoute):
 
     Attributes:
         answers: What stands behind the path; FastAPI's own endpoint only documents it.
+        guards: What it depends on, wherever it is included.
     """
 
     def __init__(
@@ -69,24 +72,40 @@ class AgentRoute(APIRoute):
         """Put `answers` on `path`; `endpoint` has the signature that FastAPI reads."""
         super().__init__(path, endpoint, **options)
         self.answers = answers
+        self.guards = RouteGuards(self)
         # What every path that matches ends with, wherever the route is included.
         self._tail = path[path.rfind("}") + 1 :]
+        # Path and root path → where that matched, and what it adds to a scope.
+        self._known: dict[tuple[str, str], tuple[object, Scope]] = {}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match the path with and without a trailing slash, whatever the method."""
         path: str = scope["path"]
         slashless = path.removesuffix("/")
 
-        # FastAPI asks every route twice; most requests are none of ours.
-        if not slashless.endswith(self._tail):
+        if scope["type"] != "http" or not slashless.endswith(self._tail):
             return Match.NONE, {}
+
+        # FastAPI asks each route twice a request, and nearly always for the same path.
+        place = place_of(scope)
+        key = slashless, scope.get("root_path", "")
+        known = self._known.get(key)
+
+        if known is not None and known[0] is place and not scope.get("path_params"):
+            return Match.FULL, {**known[1], "path_params": {}}
 
         match, child_scope = super().matches(
             scope if slashless == path else {**scope, "path": slashless}
         )
 
+        if match is Match.NONE:
+            return match, child_scope
+
+        if place is not None and not child_scope["path_params"] and len(self._known) < _MAX_KNOWN:
+            self._known[key] = place, child_scope
+
         # A method that does not work here is refused by `handle`, not by the host.
-        return (Match.FULL if match is Match.PARTIAL else match), child_scope
+        return Match.FULL, child_scope
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, errors included."""
@@ -108,7 +127,7 @@ class AgentRoute(APIRoute):
             return
 
         try:
-            await endpoint.respond(scope, receive, send_once, guards_of(self, scope))
+            await endpoint.respond(scope, receive, send_once, self.guards.of(scope))
         except Exception as error:
             # The edge of a request: whatever was not answered yet is answered here.
             if has_started:

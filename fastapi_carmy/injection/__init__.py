@@ -4,8 +4,9 @@ Nothing outside this package knows how dependencies are read, solved or closed.
 """
 
 from fastapi_carmy.injection.current import CurrentCaller, CurrentContext
+from fastapi_carmy.injection.guards import Guards, RouteGuards
 from fastapi_carmy.injection.host_errors import to_agent_error
-from fastapi_carmy.injection.opened import Guards, HostOpened, HttpOpened, guards_of
+from fastapi_carmy.injection.opened import HostOpened, HttpOpened
 from fastapi_carmy.injection.registration import (
     check_route,
     make_tool,
@@ -13,7 +14,7 @@ from fastapi_carmy.injection.registration import (
     with_guards,
     with_overrides,
 )
-from fastapi_carmy.injection.solver import dependant_of, stub
+from fastapi_carmy.injection.solver import dependant_of, place_of, stub
 from fastapi_carmy.injection.vary import headers_read
 
 __all__ = (
@@ -22,12 +23,13 @@ __all__ = (
     "Guards",
     "HostOpened",
     "HttpOpened",
+    "RouteGuards",
     "check_route",
     "dependant_of",
-    "guards_of",
     "headers_read",
     "make_tool",
     "needs_request",
+    "place_of",
     "stub",
     "to_agent_error",
     "with_guards",

@@ -8,9 +8,10 @@ from uuid import uuid4
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from fastapi_carmy.errors import AgentError, ErrorCategory, HostError
-from fastapi_carmy.runtime_errors import invalid_request, tool_panic
+from fastapi_carmy.runtime_errors import cancelled, invalid_request, tool_panic
 from fastapi_carmy.schemas import describe_error
 
 __all__ = ("to_agent_error",)
@@ -38,7 +39,8 @@ def to_agent_error(error: Exception) -> AgentError | None:
     if isinstance(error, RequestValidationError):
         return _invalid_parameters(error.errors())
 
-    return None
+    # Who reads the body while the client leaves.
+    return cancelled() if isinstance(error, ClientDisconnect) else None
 
 
 def _invalid_parameters(errors: Iterable[Mapping[str, object]]) -> AgentError:

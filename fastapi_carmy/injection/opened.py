@@ -2,24 +2,22 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi.routing import APIRoute
 from starlette.background import BackgroundTasks
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.context import AgentContext
 from fastapi_carmy.errors import ConfigurationError
 from fastapi_carmy.injection.current import SCOPE_KEY, as_caller, caller_of
+from fastapi_carmy.injection.guards import Guards
 from fastapi_carmy.injection.plan import Plan
 from fastapi_carmy.injection.solver import (
     Dependant,
     Overrides,
-    dependant_of,
     overrides_in,
     solve,
     solve_one,
@@ -28,39 +26,14 @@ from fastapi_carmy.injection.stacks import Stack, stack_keys
 from fastapi_carmy.result import ExecutionResult
 from fastapi_carmy.tool import Tool
 
-__all__ = ("Guards", "HostOpened", "HttpOpened", "guards_of")
+__all__ = ("HostOpened", "HttpOpened")
 
 _CALLER = "caller"
 """The parameter of our routes that takes what the `caller` dependency returns."""
 
 
-@dataclass(slots=True)
-class Guards:
-    """What one of our routes depends on, as it is included in the application."""
-
-    dependant: Dependant
-    scopes_cache: dict[int, Any] = field(default_factory=dict[int, Any])
-
-
-def guards_of(route: APIRoute, scope: Scope) -> Guards:
-    """Return what the request that `route` answers depends on: its own and its includes'."""
-    dependant = dependant_of(route, scope)
-    known: dict[int, Guards] | None = vars(route).get("carmy_guards")
-
-    if known is None:
-        known = vars(route).setdefault("carmy_guards", {})
-
-    # One for each place the router is included in; no id is used again while it is kept.
-    guards = known.get(id(dependant))
-
-    if guards is None:
-        guards = known[id(dependant)] = Guards(dependant)
-
-    return guards
-
-
 class _Opened:
-    """A call's dependencies: opened step by step, closed together. See `execution.Opened`.
+    """A call's dependencies: opened step by step, closed together. See `seams.Opened`.
 
     Open and close it in one task. The scope it is given is never changed.
     """
@@ -106,7 +79,7 @@ class _Opened:
         return self._caller or Caller()
 
     async def guards(self, tool: Tool, context: AgentContext) -> None:
-        """Run the tool's own guards. See `execution.Opened.guards`."""
+        """Run the tool's own guards. See `seams.Opened.guards`."""
         self.context = context
         solvable, _ = _plan_of(tool).solvables(self._path_names())
 
@@ -118,7 +91,7 @@ class _Opened:
     async def dependencies(
         self, tool: Tool, context: AgentContext, arguments: Mapping[str, object]
     ) -> dict[str, object]:
-        """Open the tool's remaining dependencies. See `execution.Opened.dependencies`."""
+        """Open the tool's remaining dependencies. See `seams.Opened.dependencies`."""
         self.context = context
         plan = _plan_of(tool)
         values: dict[str, object] = {}
@@ -144,7 +117,7 @@ class _Opened:
         )
 
     async def aclose(self, error: BaseException | None) -> None:
-        """Close everything, last opened first. See `execution.Opened.aclose`."""
+        """Close everything, last opened first. See `seams.Opened.aclose`."""
         seen = error
 
         while self._stacks:
@@ -233,7 +206,7 @@ class HttpOpened(_Opened):
         Args:
             scope: The request's.
             receive: For dependencies that read from the request.
-            guards: As from `guards_of`.
+            guards: As from `RouteGuards.of`.
         """
         super().__init__(scope, receive, None)
         self._router_guards = guards
@@ -324,7 +297,7 @@ class HostOpened(_Opened):
             caller: Who calls.
         """
         scope = _empty_scope(app) if request is None else request.scope
-        receive = None if request is None else request.receive
+        receive = None if request is None else _Again(request).receive
         super().__init__(scope, receive, caller)
         self.lacks_request = request is None
         """Whether a tool that takes something from a request can't run: see `needs_request`."""
@@ -332,6 +305,25 @@ class HostOpened(_Opened):
     async def guards(self, tool: Tool, context: AgentContext) -> None:  # noqa: ARG002
         """Pass: the host vouches for the caller."""
         self.context = context
+
+
+class _Again:
+    """The messages of a request whose body the host may have read already."""
+
+    __slots__ = ("_has_body", "_request")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._has_body = False
+
+    async def receive(self) -> Message:
+        if self._has_body:
+            return await self._request.receive()
+
+        # Kept by the host's request, whoever reads it first.
+        body = await self._request.body()
+        self._has_body = True
+        return {"type": "http.request", "body": body, "more_body": False}
 
 
 def _empty_scope(app: object) -> Scope:

@@ -1,11 +1,14 @@
-"""FastAPI's dependency solver: the only module that touches its internals.
+"""FastAPI's dependency solver, as far as it is not public.
 
-Works on FastAPI 0.137 and later. What differs between its versions is looked up here by
-name, so that a private helper that moves breaks nothing silently.
+Works on FastAPI 0.137 and later. Beside this module, `current` (routers inside routers),
+`opened` and `steps` (the keys of the solver's cache), `stacks` (the scope's keys) and
+`agui.endpoint.dependencies` rely on what FastAPI does not document. What differs between
+its versions is looked up by name. A name that decides who gets in is never optional: when it
+moves, registration fails, or `guards` refuses the request.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from inspect import Parameter, Signature
 from types import SimpleNamespace
@@ -15,11 +18,12 @@ from fastapi import Depends, params
 from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import SolvedDependency, get_dependant, solve_dependencies
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, iter_route_contexts
 from fastapi.utils import create_model_field
 from starlette.background import BackgroundTasks
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Host, Mount
 from starlette.types import Scope
 
 __all__ = (
@@ -28,8 +32,10 @@ __all__ = (
     "Overrides",
     "analyse",
     "dependant_of",
+    "dependants_in",
     "overrides_in",
     "path_with",
+    "place_of",
     "solve",
     "solve_one",
     "stand_in",
@@ -41,7 +47,7 @@ Overrides = Mapping[DependencyCall, DependencyCall]
 """What the host puts in the place of some dependencies: callable → replacement."""
 
 _SOLVE_TAKES = inspect.signature(solve_dependencies).parameters
-_ANALYSE_TAKES = inspect.signature(get_dependant).parameters
+_TAKES_CONCURRENCY = "concurrency" in inspect.signature(get_dependant).parameters
 
 
 def overrides_in(scope: Scope) -> Overrides:
@@ -52,15 +58,36 @@ def overrides_in(scope: Scope) -> Overrides:
     return overrides
 
 
+def place_of(scope: Scope) -> Any:
+    """Return what stands for the place where a route is included, `None` where there is none."""
+    return scope.get("fastapi", {}).get("effective_route_context")
+
+
 def dependant_of(route: APIRoute, scope: Scope) -> Dependant:
     """Return what `route` depends on where this request reached it, includes and all."""
-    context = scope.get("fastapi", {}).get("effective_route_context")
+    context = place_of(scope)
 
     if context is not None and getattr(context, "original_route", None) is route:
         dependant: Dependant = context.dependant
         return dependant
 
     return route.dependant
+
+
+def dependants_in(scope: Scope, route: APIRoute) -> Iterator[Dependant]:
+    """Yield what `route` depends on in each place where the request's application has it."""
+    for root in (scope.get("app"), scope.get("router")):
+        yield from _dependants_in(root, route)
+
+
+def _dependants_in(root: object, route: APIRoute) -> Iterator[Dependant]:
+    routes: Sequence[BaseRoute] = getattr(root, "routes", None) or ()
+
+    for context in iter_route_contexts(routes):
+        if context.original_route is route:
+            yield context.dependant
+        elif isinstance(context.original_route, Mount | Host):
+            yield from _dependants_in(context.original_route, route)
 
 
 def path_with(names: Sequence[str]) -> str:
@@ -105,15 +132,17 @@ def analyse(
             "own_oauth_scopes": list(getattr(depends, "scopes", None) or ()),
             "use_cache": depends.use_cache,
             "scope": depends.scope,
-            "concurrency": getattr(depends, "_concurrency", None),
         }
+
+        if _TAKES_CONCURRENCY:
+            options["concurrency"] = getattr(depends, "_concurrency", None)
 
     dependant = get_dependant(
         path=path,
         call=stub(name or "dependency", parameters),
         name=name,
         parent_oauth_scopes=list(parent_scopes),
-        **{key: value for key, value in options.items() if key in _ANALYSE_TAKES},
+        **options,
     )
     dependant.call = call
     return dependant

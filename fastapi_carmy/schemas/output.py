@@ -63,7 +63,8 @@ class JsonOutput:
             self._check(data, checked)
         except Exception as error:
             # Validators and serialisers of users raise what they like.
-            raise InvalidOutputError(_reason(error)) from error
+            # What they say may hold the value, which no log may.
+            raise InvalidOutputError(_reason(error)) from None
 
         return data
 
@@ -138,7 +139,11 @@ def _may_hold_no_number(data: bytes) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    return f"The result can't be answered with: {error}"
+    """Say what is wrong with a result, and nothing of what is in it."""
+    if isinstance(error, ValidationError):
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        told = "; ".join(f"{_place(problem['loc'])}{problem['msg']}" for problem in problems[:5])
+        return f"The result can't be answered with: {told}"
 
 
 def _hides_not_a_number(written: object, given: object) -> bool:

@@ -1,9 +1,11 @@
 """Dependencies of tools, and what they see of the end. Source: carmy/1, section 4.1."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Annotated
+from typing import Annotated, Any
 
+import anyio
 import pytest
 from fastapi import (
     BackgroundTasks,
@@ -27,6 +29,7 @@ from fastapi_carmy import (
     CurrentContext,
     ErrorCategory,
 )
+from tests.support.asgi import connect, execute
 from tests.support.calls import app_of, caller_from_headers, code, post
 
 
@@ -234,3 +237,107 @@ def test_background_tasks_run_after_a_success_only(streamed: bool) -> None:
             post(client, "work", {"is_good": is_good}, headers=headers)
 
     assert seen == ["closed", "mail"]
+
+
+async def length(request: Request) -> int:
+    return len(await request.body())
+
+
+async def first_part(request: Request) -> int:
+    async for part in request.stream():
+        return len(part)
+
+    return 0
+
+
+BODY = [b'{"tool":', b'"measure"}']
+
+
+@pytest.mark.parametrize(
+    ("guards", "injected", "measured"),
+    [
+        ([Depends(length)], Depends(lambda: 0), 0),
+        ([], Depends(length), 18),
+        ([Depends(length)], Depends(length), 18),
+        ([Depends(first_part)], Depends(lambda: 0), 0),
+    ],
+    ids=["guard", "dependency", "both", "in-part"],
+)
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_who_reads_the_body_takes_it_from_nobody(
+    guards: list[Any], injected: Any, measured: int, accept: str
+) -> None:
+    agent = AgentRouter(dependencies=guards)
+
+    async def measure(n: Any = injected) -> Any:
+        return n
+
+    agent.add_tool(measure, effect="read")
+
+    async with connect(
+        app_of(agent),
+        "/agent/execute",
+        method="POST",
+        headers={"Content-Type": "application/json", "Accept": accept},
+        body=BODY,
+    ) as exchange:
+        assert b'"data":%d,' % measured in await exchange.read()
+
+
+async def test_a_guard_reads_no_further_than_the_limit() -> None:
+    async def swallow(request: Request) -> None:
+        with suppress(AgentError):
+            await request.body()
+
+    agent = AgentRouter(dependencies=[Depends(swallow)], max_body_bytes=10)
+
+    @agent.tool(effect="read")
+    async def measure() -> None: ...
+
+    async with connect(
+        app_of(agent),
+        "/agent/execute",
+        method="POST",
+        headers={"Content-Type": "application/json"},
+        body=[b" " * 8, b" " * 8, b" " * 8],
+    ) as exchange:
+        refused = await exchange.json()
+
+    assert (exchange.status, refused["error"]["code"]) == (413, "PAYLOAD_TOO_LARGE")
+    assert exchange.body_messages_read == 2
+
+
+async def test_a_hang_up_is_noticed_after_a_guard_read_the_body() -> None:
+    agent = AgentRouter(dependencies=[Depends(length)])
+    started, stopped = anyio.Event(), anyio.Event()
+
+    @agent.tool(effect="read")
+    async def wait(n: Annotated[int, Depends(length)]) -> None:
+        started.set()
+
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    with anyio.fail_after(5):
+        async with execute(app_of(agent), "wait") as exchange:
+            await started.wait()
+            exchange.hang_up()
+            await stopped.wait()
+
+
+def test_a_body_that_the_host_has_read_is_there_for_the_hosts_own_call() -> None:
+    agent = AgentRouter()
+
+    @agent.tool(effect="read")
+    async def measure(n: Annotated[int, Depends(length)]) -> int:
+        return n
+
+    @agent.post("/plain")
+    async def plain(request: Request, sent: dict[str, int]) -> object:
+        before = await agent.execute("measure", request=request)
+        return [before.data, len(await request.body())]
+
+    with TestClient(app_of(agent)) as client:
+        assert client.post("/plain", json={"n": 1}).json() == [7, 7]

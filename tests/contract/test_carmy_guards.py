@@ -1,10 +1,11 @@
 """Guards: who gets as far as an execution. Source: carmy/1, sections 1, 3 and 4.1."""
 
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Annotated
 
 import pytest
-from fastapi import Depends, FastAPI, Header, HTTPException, Security
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Security, routing
 from fastapi.security import HTTPBearer
 from fastapi.testclient import TestClient
 
@@ -263,3 +264,69 @@ def test_wrong_parameters_of_a_guard_are_named_and_not_echoed() -> None:
     assert (answer.status_code, code(answer)) == (400, "INVALID_REQUEST")
     assert "limit" in answer.json()["error"]["details"]["reason"]
     assert "hunter2" not in answer.text
+
+
+@pytest.mark.parametrize("starts", [True, False], ids=["lifespan", "no-lifespan"])
+def test_guards_that_fastapi_tells_of_by_another_name_refuse_everybody(
+    starts: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(routing, "_FASTAPI_EFFECTIVE_ROUTE_CONTEXT_KEY", "renamed")
+    agent = AgentRouter()
+    runs: list[str] = []
+
+    @agent.tool(effect="write")
+    async def run() -> None:
+        runs.append("run")
+
+    client = TestClient(
+        app_of(agent, prefix="/api", dependencies=[Depends(refuse_without_token)]),
+        raise_server_exceptions=False,
+    )
+
+    with client if starts else nullcontext():
+        answers = [
+            post(client, "run", path="/api/agent/execute"),
+            client.get("/api/agent/tools"),
+        ]
+
+    assert [(one.status_code, code(one)) for one in answers] == [(500, "TOOL_PANIC")] * 2
+    assert runs == []
+    assert "depends on can't be told" in caplog.text
+
+
+def test_guards_of_a_router_that_is_included_later_count_as_well() -> None:
+    agent = AgentRouter()
+
+    @agent.tool(effect="read")
+    async def look() -> None: ...
+
+    app = app_of(agent)
+
+    with TestClient(app) as client:
+        first = post(client, "look")
+        app.include_router(agent, prefix="/late", dependencies=[Depends(refuse_without_token)])
+        late = post(client, "look", path="/late/agent/execute")
+        allowed = post(client, "look", path="/late/agent/execute", headers={"X-Token": "token"})
+
+    assert [one.status_code for one in (first, late, allowed)] == [200, 401, 200]
+
+
+def test_a_router_that_is_mounted_by_itself_keeps_its_own_guards() -> None:
+    agent = AgentRouter(dependencies=[Depends(refuse_without_token)])
+
+    @agent.tool(effect="read")
+    async def look() -> None: ...
+
+    app, outer = FastAPI(), APIRouter()
+    outer.mount("/inner", agent)
+    app.include_router(outer)
+    app.mount("/mounted", agent)
+    client = TestClient(app)
+    paths = [f"{prefix}/agent/execute" for prefix in ("/mounted", "/inner")]
+    headers = {"X-Token": "token"}
+
+    assert [post(client, "look", path=path).status_code for path in paths] == [401, 401]
+    assert [post(client, "look", path=path, headers=headers).status_code for path in paths] == [
+        200,
+        200,
+    ]

@@ -247,3 +247,30 @@ def test_a_policy_may_refuse_in_the_hosts_own_words() -> None:
 
     assert (answer.status_code, code(answer)) == (409, "CONFLICT")
     assert answer.json()["error"]["message"] == "Closed on Sundays."
+
+
+@pytest.mark.parametrize(
+    ("per_caller", "suggested"), [(True, None), (False, "export_payroll")], ids=["own", "shared"]
+)
+def test_a_suggestion_names_no_tool_that_the_callers_catalog_hides(
+    per_caller: bool, suggested: str | None
+) -> None:
+    agent = AgentRouter(
+        caller=caller_from_headers,
+        policies=[RequireToolPermission()],
+        per_caller_catalog=per_caller,
+    )
+
+    async def run() -> None: ...
+
+    for name in ("list_items", "export_payroll"):
+        agent.add_tool(run, effect="read", name=name)
+
+    headers = {"X-Permissions": "tool:list_items"}
+
+    with TestClient(app_of(agent)) as client:
+        hidden = post(client, "export_payrol", headers=headers).json()["error"]
+        shown = post(client, "list_item", headers=headers).json()["error"]
+
+    assert hidden.get("suggested_action") == suggested
+    assert shown["suggested_action"] == "list_items"

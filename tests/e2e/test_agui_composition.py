@@ -1,6 +1,6 @@
 """Agents among the other routes of an application: dependencies, guards, OpenAPI, mounts."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -42,7 +42,7 @@ from fastapi_carmy.agui import (
 )
 from fastapi_carmy.errors import ConfigurationError
 from tests.support.agui import INPUT, app_with, body, chatty, events_in, texts_in, types_in
-from tests.support.asgi import connect
+from tests.support.asgi import Exchange, connect
 
 Ctx = RunContext[Any]
 
@@ -589,6 +589,117 @@ async def test_a_refusal_by_hand_has_the_agents_form() -> None:
             assert answer.status_code == status
             assert answer.json()["code"] == code
             assert answer.headers["vary"] == "accept"
+
+
+async def test_a_body_that_somebody_else_has_read_is_read_again() -> None:
+    app = FastAPI()
+    seen: list[bytes] = []
+
+    async def signed(request: Request) -> None:
+        seen.append(await request.body())
+
+    @app.post("/chat")
+    async def chat(signature: Annotated[None, Depends(signed)], run_input: AgUiInput) -> str:
+        return run_input.run_id
+
+    async def agent(run: Ctx) -> str:
+        return run.run_id
+
+    by_hand = await post(app, "/chat")
+    mounted = await post(app_with({"/agent": agent}, dependencies=[Depends(signed)]), "/agent")
+
+    assert by_hand.json() == "run-1"
+    assert events_in(mounted.text)[-1]["result"] == "run-1"
+    assert len(seen) == 2
+
+
+async def test_a_guard_gets_no_further_than_the_limit() -> None:
+    async def signed(request: Request) -> None:
+        await request.body()
+
+    app = app_with({"/agent": idle}, dependencies=[Depends(signed)], max_body_bytes=10)
+
+    answer = await post(app, "/agent")
+
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "INVALID_BODY"
+
+
+async def test_a_body_that_does_not_come_to_its_end_is_refused() -> None:
+    app = FastAPI()
+    refused = anyio.Event()
+
+    @app.post("/chat")
+    async def chat(request: Request) -> Response:
+        try:
+            await read_run_input(request)
+        except RefusedRequestError as error:
+            assert error.code == "INVALID_BODY"
+            refused.set()
+            return refusal_response(error)
+        return Response()
+
+    def body_that_ends_early() -> Iterator[bytes]:
+        yield b"{"
+        exchanges[0].hang_up()
+        yield b""
+
+    exchanges: list[Exchange] = []
+    with anyio.fail_after(5):
+        async with connect(app, "/chat", method="POST", body=body_that_ends_early()) as exchange:
+            exchanges.append(exchange)
+            await refused.wait()
+
+
+@pytest.mark.parametrize("path", ["/agent", "/by-hand"])
+async def test_a_request_that_is_cut_stops_its_run(path: str) -> None:
+    tokens: list[CancelToken] = []
+    stopped = anyio.Event()
+
+    async def agent(run: Ctx) -> None:
+        tokens.append(run.cancel_token)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    app = app_with({"/agent": agent}, disconnect_grace_seconds=0)
+
+    @app.post("/by-hand")
+    async def by_hand(run_input: AgUiInput) -> Response:
+        token = CancelToken()
+        events = run_events(agent, run_input, token=token)
+        return EventStreamResponse(events, token=token, disconnect_grace_seconds=0)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, app, path)
+            while not tokens:  # noqa: ASYNC110 - The agent may not be entered yet.
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        await stopped.wait()
+
+    assert tokens[0].is_cancelled
+
+
+async def test_a_request_that_is_cut_before_its_run_stops_its_guards() -> None:
+    entered, left = anyio.Event(), anyio.Event()
+
+    async def guard() -> None:
+        entered.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            left.set()
+
+    app = app_with({"/agent": idle}, dependencies=[Depends(guard)])
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, app, "/agent")
+            await entered.wait()
+            tasks.cancel_scope.cancel()
+        await left.wait()
 
 
 async def test_events_by_hand_that_break_end_in_an_error() -> None:

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
+import anyio
 import httpx2
 import pytest
+from fastapi import Depends, Request
 from starlette.types import ASGIApp
 
 from fastapi_carmy.agui import RunContext
@@ -244,3 +246,18 @@ async def test_an_unknown_role_is_left_out(caplog: pytest.LogCaptureFixture) -> 
 
     assert events_in(response.text)[-1]["result"] == 1
     assert "left out" in caplog.text
+
+
+async def test_who_reads_the_body_takes_it_from_nobody() -> None:
+    async def length(request: Request) -> int:
+        return len(await request.body())
+
+    async def measure(run: Ctx, n: Annotated[int, Depends(length)]) -> int:
+        return n
+
+    app = app_with({"/agent": measure}, dependencies=[Depends(length)])
+
+    with anyio.fail_after(5):
+        answer = await post(app)
+
+    assert events_in(answer.text)[-1]["result"] == len(body())

@@ -8,8 +8,9 @@ import anyio
 from ag_ui.core import BaseEvent, RunAgentInput
 from fastapi import Depends, HTTPException, Request
 from starlette.background import BackgroundTask
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from fastapi_carmy.agui.encode import encode_event
 from fastapi_carmy.agui.endpoint.serving import STREAM_HEADERS, read_input, refusal_body
@@ -20,7 +21,7 @@ from fastapi_carmy.agui.negotiation import EVENT_STREAM
 from fastapi_carmy.agui.outbox import Outbox
 from fastapi_carmy.agui.tokens import CancelToken
 from fastapi_carmy.cancellation import CancelReason, Interrupted, Task, join, start_task
-from fastapi_carmy.http.request import RequestHead
+from fastapi_carmy.http.request import Inbox, RequestHead
 from fastapi_carmy.http.sse import FrameStream
 
 __all__ = ("AgUiInput", "EventStreamResponse", "read_run_input", "refusal_response")
@@ -36,7 +37,7 @@ async def read_run_input(
     """Return the input that a request carries.
 
     Args:
-        request: Its body must not have been read.
+        request: Its body may have been read by others, as a whole.
         max_body_bytes: Limit of the body.
         require_content_type: Whether a body without a Content-Type is refused.
 
@@ -45,10 +46,25 @@ async def read_run_input(
     """
     return await read_input(
         RequestHead.of(request.scope),
-        request.receive,
+        Inbox(_receive_of(request), max_body_bytes),
         max_body_bytes=max_body_bytes,
         require_content_type=require_content_type,
     )
+
+
+def _receive_of(request: Request) -> Receive:
+    """Return ASGI's `receive` for a body that the request may have kept."""
+    parts = request.stream()
+
+    async def receive() -> Message:
+        try:
+            return {"type": "http.request", "body": await anext(parts), "more_body": True}
+        except StopAsyncIteration:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        except ClientDisconnect:
+            return {"type": "http.disconnect"}
+
+    return receive
 
 
 def refusal_response(error: RefusedRequestError) -> Response:

@@ -18,7 +18,7 @@ from fastapi_carmy.agui.outbox import Outbox
 from fastapi_carmy.agui.run import Run, RunOptions
 from fastapi_carmy.cancellation import CancelReason, Task, join, start_task
 from fastapi_carmy.errors import AgentError
-from fastapi_carmy.http.request import RequestHead, read_body
+from fastapi_carmy.http.request import Inbox, RequestHead
 from fastapi_carmy.http.responses import send_body
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
@@ -155,7 +155,8 @@ class _Session:
         self._options = options
         self._exchange = exchange
         self._guards, self._agents = dependencies.split(exchange.guards)
-        self._opened = AgentOpened(exchange.scope, exchange.receive, self._guards)
+        self._inbox = Inbox(exchange.receive, options.max_body_bytes)
+        self._opened = AgentOpened(exchange.scope, self._inbox.receive, self._guards)
         self._outbox = Outbox()
         self._refusal: BaseException | None = None
         self._run: Run | None = None
@@ -228,7 +229,7 @@ class _Session:
 
         return await read_input(
             head,
-            self._exchange.receive,
+            self._inbox,
             max_body_bytes=self._options.max_body_bytes,
             require_content_type=self._options.require_content_type,
         )
@@ -290,7 +291,7 @@ class CapabilitiesEndpoint:
 
 
 async def read_input(
-    head: RequestHead, receive: Receive, *, max_body_bytes: int, require_content_type: bool
+    head: RequestHead, inbox: Inbox, *, max_body_bytes: int, require_content_type: bool
 ) -> RunAgentInput:
     """Return the input of a request, reading no further than the limit.
 
@@ -301,16 +302,19 @@ async def read_input(
 
     try:
         head.check_length(max_body_bytes)
-        body = await read_body(receive, max_body_bytes)
+        body = await inbox.body()
     except AgentError as error:
-        if error.status_code != _PAYLOAD_TOO_LARGE:
-            raise
-
-        raise RefusedRequestError(
-            _PAYLOAD_TOO_LARGE, "INVALID_BODY", f"The body has more than {max_body_bytes} bytes."
-        ) from None
+        raise _unread(error) from None
 
     return decode(body)
+
+
+def _unread(error: AgentError) -> RefusedRequestError:
+    """Return the refusal of a body that could not be read, or not in full."""
+    if error.status_code == _PAYLOAD_TOO_LARGE:
+        return RefusedRequestError(_PAYLOAD_TOO_LARGE, "INVALID_BODY", error.message)
+
+    return RefusedRequestError(400, "INVALID_BODY", "The body did not come to its end.")
 
 
 def refusal_body(code: str, message: str) -> bytes:
@@ -319,7 +323,9 @@ def refusal_body(code: str, message: str) -> bytes:
 
 
 async def _send_error(send: Send, error: AgentError) -> None:
-    await _send_refusal(send, error.status_code, error.code, error.message, error.headers)
+    # A guard may be the one who reads too far.
+    code = "INVALID_BODY" if error.status_code == _PAYLOAD_TOO_LARGE else error.code
+    await _send_refusal(send, error.status_code, code, error.message, error.headers)
 
 
 async def _send_refusal(
