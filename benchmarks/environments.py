@@ -11,15 +11,20 @@ ROOT = Path(__file__).parents[1]
 # Of a server, the same for all.
 _SERVER = ("uvicorn>=0.35", "uvloop", "httptools")
 _REQUIREMENTS: Mapping[str, Sequence[str]] = {
-    "carmy": (*_SERVER, "--editable", ".[all]", "orjson", "sse-starlette"),
+    "carmy": (
+        *_SERVER,
+        *("--editable", ".[all]", "orjson", "sse-starlette", "pydantic-ai-slim[ag-ui]>=2.0"),
+    ),
     "mcp": (*_SERVER, "fastmcp>=4,<5", "mcp>=2"),
     # Its newest release works with no newer SDK.
     "fastapi_mcp": (*_SERVER, "fastapi-mcp>=0.4", "mcp<2"),
 }
 # What the page names the versions of.
 PACKAGES: Mapping[str, Sequence[str]] = {
-    "carmy": ("fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "httptools")
-    + ("orjson", "sse-starlette"),
+    "carmy": (
+        *("fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "httptools"),
+        *("orjson", "sse-starlette"),
+    ),
     "mcp": ("fastmcp", "mcp"),
     "fastapi_mcp": ("fastapi-mcp", "fastapi", "mcp"),
 }

@@ -136,6 +136,19 @@ A dependency goes through FastAPI's own solver, so that it means exactly what it
 """
 
 
+_CONTENDERS = """\
+Requests a second, as a multiple of the plain FastAPI endpoint's; and how far the rounds of a contender lie apart.
+"""
+
+_MANY = """\
+A catalog of 1,000 tools is built in {seconds:.1f} s of processor time, once, while the application starts; a tool keeps {kilobytes:.0f} kB.
+"""
+
+_RUNS = """\
+Events a second of a run of 2,000 events, as a multiple of a bare `StreamingResponse` over the SDK's encoder.
+"""
+
+
 def write_page(figures: Figures, *, into_docs: bool) -> str:
     """Return the page; with `into_docs` it is written as well."""
     parts = [_HEAD, *_kept(figures), *_all(figures), *_building(figures), *_agui(figures)]
@@ -175,7 +188,7 @@ def _all(figures: Figures) -> list[str]:
     ]
     return [
         "## All contenders\n",
-        "Requests a second, as a multiple of the plain FastAPI endpoint's; and how far the rounds of a contender lie apart.\n",
+        _CONTENDERS,
         "| | × FastAPI | spread |\n|---|---|---|",
         *lines,
         "",
@@ -187,12 +200,8 @@ def _building(figures: Figures) -> list[str]:
         return []
 
     built = figures["building"]
-    kilobytes = built["bytes_per_tool"][0] / 1000
-    return [
-        "## Many tools\n",
-        f"A catalog of 1,000 tools is built in {built['seconds'][0]:.1f} s, once, while the "
-        f"application starts; a tool keeps {kilobytes:.0f} kB.\n",
-    ]
+    seconds, kilobytes = built["seconds"][0], built["bytes_per_tool"][0] / 1000
+    return ["## Many tools\n", _MANY.format(seconds=seconds, kilobytes=kilobytes)]
 
 
 def _agui(figures: Figures) -> list[str]:
@@ -201,7 +210,7 @@ def _agui(figures: Figures) -> list[str]:
 
     return [
         "## AG-UI\n",
-        "Events a second of a run of 2,000 events, as a multiple of a bare `StreamingResponse` over the SDK's encoder.\n",
+        _RUNS,
         "| | × bare |\n|---|---|",
         *(f"| {name} | {ratio[0]:.2f} |" for name, ratio in figures["agui"].items()),
         "",
@@ -225,11 +234,9 @@ def _layers(figures: Figures) -> str:
 
 def _machine() -> str:
     generator = "`wrk`" if has_wrk() else "the load generator in Python"
-    lines = [
-        "## The machine\n",
-        f"{os.cpu_count()} cores ({_processor()}), {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, {generator}.\n",
-    ]
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    cores = f"{os.cpu_count()} cores ({_processor()})"
+    lines = ["## The machine\n", f"{cores}, {system}, {generator}.\n"]
 
     for name in PACKAGES:
         versions = ", ".join(f"{key} {value}" for key, value in versions_of(name).items())

@@ -4,9 +4,12 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 
+from pydantic_core import from_json
+
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation
 from fastapi_carmy.events import Event, ToolProgress
+from fastapi_carmy.jsontext import encode
 from fastapi_carmy.result import NextAction
 
 __all__ = ("AgentContext",)
@@ -16,7 +19,7 @@ class AgentContext:
     """One execution, as its tool and its dependencies see it.
 
     A tool gets it by annotating a parameter; a dependency by `CurrentContext`.
-    Its methods are plain functions and work from any thread.
+    Its methods work from any thread, and `cancelled` in any event loop.
 
     Attributes:
         execution_id: `exec_` and a UUID.
@@ -107,14 +110,18 @@ class AgentContext:
         """Hand out a part of the result before the rest is there.
 
         Args:
-            value: Anything that JSON or a pydantic model can hold.
+            value: Anything that JSON or a pydantic model can hold; taken as it is now.
         """
+        # Nobody pays for what nobody sees.
+        if self._report is None:
+            return
+
         self._send(
             ToolProgress(
                 self.execution_id,
                 self.tool,
                 self._last_progress,
-                partial=value,
+                partial=from_json(encode(value)),
                 has_partial=True,
             )
         )

@@ -118,13 +118,14 @@ class AgentError(Exception):
             details: Any JSON value.
 
         Raises:
-            ValueError: If `code` is not `UPPER_SNAKE`, or `retry_after` is negative.
+            ValueError: If `code` is not `UPPER_SNAKE`, or `retry_after` is no whole number of
+                0 or more.
         """
         if _CODE.fullmatch(code) is None:
             raise ValueError(f"An error code is UPPER_SNAKE, not {code!r}.")
 
-        if retry_after is not None and retry_after < 0:
-            raise ValueError(f"retry_after is in seconds, 0 or more, not {retry_after!r}.")
+        if retry_after is not None and (type(retry_after) is not int or retry_after < 0):
+            raise ValueError(f"retry_after is in whole seconds, 0 or more, not {retry_after!r}.")
 
         super().__init__(message)
         self.code = code

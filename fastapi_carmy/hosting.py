@@ -1,5 +1,6 @@
 """Executions that the host starts itself: the same pipeline, without HTTP."""
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from fastapi_carmy.runtime_errors import invalid_request
 from fastapi_carmy.service import Service
 
 __all__ = ("HostCall", "execute", "stream")
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,13 @@ async def execute(
         buffer.end()
 
     await execution.aclose()
-    await opened.run_background(result)
+
+    try:
+        await opened.run_background(result)
+    except Exception:
+        # The call has its answer, and is recorded.
+        _logger.exception("A background task of execution %s failed.", result.execution_id)
+
     return result
 
 

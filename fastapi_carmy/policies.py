@@ -385,7 +385,7 @@ class RateLimit:
             ErrorCategory.CAPACITY,
             retryable=True,
             # Floats of the clock may add up to a hair more than the window.
-            retry_after=min(self._per_seconds, max(1, math.ceil(wait_seconds))),
+            retry_after=min(math.ceil(self._per_seconds), max(1, math.ceil(wait_seconds))),
         )
 
 

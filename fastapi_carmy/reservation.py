@@ -153,7 +153,8 @@ async def reserve(
         raise store_error() from None
 
     if isinstance(outcome, Replay):
-        return ExecutionResult.replay(outcome.record.execution_id, outcome.record.body)
+        record = outcome.record
+        return ExecutionResult.replay(record.execution_id, record.status, record.body)
 
     if isinstance(outcome, InProgress):
         raise execution_uncertain(outcome.execution_id, outcome.started_at, outcome.state)

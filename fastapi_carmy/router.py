@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from anyio import CapacityLimiter
 from fastapi import APIRouter, params
 from starlette.requests import Request
 from starlette.types import Lifespan
@@ -42,12 +41,17 @@ from fastapi_carmy.schemas import UnresolvedAnnotationError
 from fastapi_carmy.seams import Settings
 from fastapi_carmy.service import Service
 from fastapi_carmy.stores import IdempotencyStore, open_store
+from fastapi_carmy.threads import LoopLimiter
 from fastapi_carmy.tool import Confirmation, Effect, OnDisconnect, Tool, ToolSpec
 from fastapi_carmy.turns import Turns
 
 __all__ = ("AgentRouter",)
 
 _logger = logging.getLogger(__name__)
+_MAX_BODY_BYTES = 2**20
+_MAX_THREADS = 40
+_FINISH_SECONDS = 5.0
+_STOP_SECONDS = 5.0
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
@@ -69,13 +73,13 @@ class AgentRouter(AgUiRoutes):
         policies: Sequence[Policy] = (),
         store: IdempotencyStore | str | None = None,
         timeout_seconds: float = 30.0,
-        max_body_bytes: int = 2**20,
+        max_body_bytes: int = _MAX_BODY_BYTES,
         on_disconnect: OnDisconnect = "cancel",
         audit: Sequence[AuditSink] = (),
         per_caller_catalog: bool = False,
-        max_threads: int = 40,
-        finish_seconds: float = 5.0,
-        stop_seconds: float = 5.0,
+        max_threads: int = _MAX_THREADS,
+        finish_seconds: float = _FINISH_SECONDS,
+        stop_seconds: float = _STOP_SECONDS,
         # APIRouter's own, which differ between the versions of FastAPI.
         **options: Any,
     ) -> None:
@@ -91,7 +95,7 @@ class AgentRouter(AgUiRoutes):
             on_disconnect: What a hang-up does: `cancel` the tool, or let it `finish`.
             audit: Sinks that get one record a call.
             per_caller_catalog: Show each caller only the tools that the policies list.
-            max_threads: How many sync tools run at once.
+            max_threads: How many sync tools and dependencies run at once in an event loop.
             finish_seconds: Limit for closing dependencies and recording after a tool.
             stop_seconds: How long a stopping application waits for live executions.
             **options: Whatever `APIRouter` takes.
@@ -113,22 +117,37 @@ class AgentRouter(AgUiRoutes):
         self.store = open_store("memory://" if store is None else store)
         self.carmy_caller = caller
         """The `caller` dependency; `CurrentCaller` finds it here."""
-        self._has_own_rules = caller is not None or bool(policies) or store is not None
+        # What one request has one of, and its outermost router decides.
+        self._own_rules = [
+            name
+            for name, is_own in (
+                ("caller", caller is not None),
+                ("policies", bool(policies)),
+                ("store", store is not None),
+                ("audit", bool(audit)),
+                ("max_body_bytes", max_body_bytes != _MAX_BODY_BYTES),
+                ("per_caller_catalog", per_caller_catalog),
+                ("max_threads", max_threads != _MAX_THREADS),
+                ("finish_seconds", finish_seconds != _FINISH_SECONDS),
+                ("stop_seconds", stop_seconds != _STOP_SECONDS),
+            )
+            if is_own
+        ]
         self._policies = compile_policies(policies)
         self._timeout_seconds = timeout_seconds
         self._on_disconnect: OnDisconnect = on_disconnect
         self._audit = compile_sinks(audit)
         self._per_caller = per_caller_catalog
-        self._limiter = CapacityLimiter(max_threads)
+        self._limiter = LoopLimiter(max_threads)
         self._finish_seconds = finish_seconds
         self._stop_seconds = stop_seconds
         self._tools: list[Tool | Callable[[], Tool]] = []
         self._children: list[tuple[AgentRouter, Sequence[params.Depends]]] = []
+        self._parents: list[AgentRouter] = []
         self._service: Service | None = None
         self._building = threading.Lock()
-        self._app: object = None
         self._known_apps: WeakSet[object] = WeakSet()
-        self._lifespans = 0
+        self._running_apps: list[object] = []
         self._protocol = Protocol(
             self,
             self._serve,
@@ -247,20 +266,22 @@ class AgentRouter(AgUiRoutes):
         routes; the routes of carmy/1 stay this router's.
 
         Raises:
-            ConfigurationError: If it has a caller, policies or a store of its own.
+            ConfigurationError: If it has an option of its own that would not count, such as
+                a caller, policies, a store or an audit.
         """
         if not isinstance(router, AgentRouter):
             super().include_router(router, **options)
             return
 
-        if router._has_own_rules:
+        if router._own_rules:
             raise ConfigurationError(
-                "An AgentRouter with its own caller, policies or store can't be included in "
-                "another AgentRouter: give these to the outer one, or include both in the "
+                f"An AgentRouter with its own {', '.join(router._own_rules)} can't be included "
+                "in another AgentRouter: give these to the outer one, or include both in the "
                 "application under different prefixes."
             )
 
         self._refuse_late("A router")
+        router._parents.append(self)
         self._children.append((router, tuple(options.get("dependencies") or ())))
         ordinary = OrdinaryRoutes(router, lifespan=router._user_lifespan)
         super().include_router(ordinary, **options)
@@ -291,6 +312,7 @@ class AgentRouter(AgUiRoutes):
         caller: Caller | None = None,
         request_id: str | None = None,
         request: Request | None = None,
+        app: object = None,
     ) -> ExecutionResult:
         """Run a tool through the same pipeline as over HTTP, without HTTP.
 
@@ -303,12 +325,17 @@ class AgentRouter(AgUiRoutes):
             request_id: Makes a repeated call safe.
             request: Where dependencies read headers and the like; without one they run on
                 an empty request of the application.
+            app: The application whose overrides and state count, where there is no
+                `request`; needed only when several include this router.
 
         Returns:
             The answer; a failure is data too, nothing is raised for it.
+
+        Raises:
+            ConfigurationError: If it is one of several applications, and which is not said.
         """
         return await hosting.execute(
-            self._build(), self._host_call(tool, arguments, caller, request_id, request)
+            self._build(), self._host_call(tool, arguments, caller, request_id, request, app)
         )
 
     async def aclose(self) -> None:
@@ -328,15 +355,19 @@ class AgentRouter(AgUiRoutes):
         caller: Caller | None = None,
         request_id: str | None = None,
         request: Request | None = None,
+        app: object = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a tool as `execute` does, and yield what its execution reports.
 
         The last event is `ExecutionCompleted`, with the answer. Closing the iterator
         earlier stops the execution on purpose: its dependencies roll back, and it is
         recorded as cancelled.
+
+        Raises:
+            ConfigurationError: As from `execute`.
         """
         return hosting.stream(
-            self._build(), self._host_call(tool, arguments, caller, request_id, request)
+            self._build(), self._host_call(tool, arguments, caller, request_id, request, app)
         )
 
     def _register(
@@ -356,15 +387,19 @@ class AgentRouter(AgUiRoutes):
             self._tools.append(tool)
 
     def _refuse_late(self, what: str) -> None:
-        if self._service is not None:
+        if self._is_built():
             raise ConfigurationError(
                 f"{what} was added after the catalog was built; add it before the application "
                 "serves its first request."
             )
 
+    def _is_built(self) -> bool:
+        return self._service is not None or any(parent._is_built() for parent in self._parents)
+
     def _all_tools(self) -> Iterator[Tool]:
-        for tool in self._tools:
-            yield tool if isinstance(tool, Tool) else tool()
+        # Resolved once; then nothing keeps the names of where a tool was registered.
+        self._tools = [tool if isinstance(tool, Tool) else tool() for tool in self._tools]
+        yield from (tool for tool in self._tools if isinstance(tool, Tool))
 
         for child, dependencies in self._children:
             for tool in child._all_tools():
@@ -389,13 +424,10 @@ class AgentRouter(AgUiRoutes):
         """
         service = self._build()
 
-        if app is not None and app is not self._app:
-            if app not in self._known_apps:
-                tools = service.catalog.tools.values()
-                check_application(self, app, tools, has_caller=self.carmy_caller is not None)
-                self._known_apps.add(app)
-
-            self._app = app
+        if app is not None and app not in self._known_apps:
+            tools = service.catalog.tools.values()
+            check_application(self, app, tools, has_caller=self.carmy_caller is not None)
+            self._known_apps.add(app)
 
         return service
 
@@ -445,15 +477,15 @@ class AgentRouter(AgUiRoutes):
         service = self._serve(app)
 
         async with self._user_lifespan(app) as state:
-            self._lifespans += 1
+            self._running_apps.append(app)
 
             try:
                 yield state
             finally:
-                self._lifespans -= 1
+                self._running_apps.remove(app)
 
                 # Two applications can share a router, and do not stop together.
-                if self._lifespans == 0:
+                if not self._running_apps:
                     if not await self._stop_agents(self._stop_seconds):
                         _logger.error("Agents did not stop within %s s.", self._stop_seconds)
 
@@ -477,14 +509,31 @@ class AgentRouter(AgUiRoutes):
         caller: Caller | None,
         request_id: str | None,
         request: Request | None,
+        app: object,
     ) -> HostCall:
+        if app is None and request is None:
+            app = self._only_app()
+
         return HostCall(
             tool=tool,
             arguments=arguments or {},
             caller=caller or Caller(),
             request_id=request_id,
-            opened=HostOpened(self._app, request, caller or Caller()),
+            opened=HostOpened(app, request, caller or Caller()),
         )
+
+    def _only_app(self) -> object:
+        """Return the application that a call of the host means, if there is just one."""
+        # One that was let go may not be collected yet; whoever runs is meant.
+        apps = {id(app): app for app in self._running_apps or self._known_apps}
+
+        if len(apps) > 1:
+            raise ConfigurationError(
+                "Several applications include this AgentRouter: say which one the call is for, "
+                "by `app=` or `request=`."
+            )
+
+        return next(iter(apps.values()), None)
 
 
 def _locals_of(frame: FrameType | None) -> Mapping[str, object]:

@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from anyio import CapacityLimiter
-
 from fastapi_carmy.audit import AuditSink
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.context import AgentContext
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.policies import Policies
 from fastapi_carmy.stores.base import IdempotencyStore
+from fastapi_carmy.threads import LoopLimiter
 from fastapi_carmy.tool import OnDisconnect, Tool
 from fastapi_carmy.turns import Turns
 
@@ -60,7 +59,7 @@ class Settings:
     store: IdempotencyStore
     policies: Policies
     turns: Turns
-    limiter: CapacityLimiter
+    limiter: LoopLimiter
     """Threads for sync tools."""
     translate: Callable[[Exception], AgentError | None]
     """Turns the host's own exceptions into data; `None` for unexpected ones."""

@@ -1,14 +1,16 @@
-"""A function in a thread, which can be waited for but not stopped."""
+"""Functions in threads, which can be waited for but not stopped."""
 
 import threading
 from collections.abc import Callable
 
 from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
 from anyio.to_thread import run_sync
 
 from fastapi_carmy.cancellation import Interrupted, NoThreadError, Task, join, start_task
+from fastapi_carmy.errors import ConfigurationError
 
-__all__ = ("ThreadCall",)
+__all__ = ("LoopLimiter", "ThreadCall")
 
 
 class ThreadCall:
@@ -69,3 +71,36 @@ class ThreadCall:
             return None
 
         return self._call()
+
+
+class LoopLimiter:
+    """How many threads run at once, in each event loop by itself.
+
+    A limiter of one loop can't wake who waits in another one, and a router may serve
+    several: a `TestClient` without `with` starts one for each request.
+    """
+
+    __slots__ = ("_limiters", "_most")
+
+    def __init__(self, most: int) -> None:
+        """Let `most` run at once; binds nothing to a loop.
+
+        Raises:
+            ConfigurationError: If that is no number above 0.
+        """
+        if not isinstance(most, int) or most < 1:
+            raise ConfigurationError(f"max_threads is 1 or more, not {most!r}.")
+
+        self._most = most
+        # Gone with its loop.
+        self._limiters = RunVar[CapacityLimiter]("fastapi_carmy_threads")
+
+    def get(self) -> CapacityLimiter:
+        """Return the running loop's limiter."""
+        limiter = self._limiters.get(None)
+
+        if limiter is None:
+            limiter = CapacityLimiter(self._most)
+            self._limiters.set(limiter)
+
+        return limiter

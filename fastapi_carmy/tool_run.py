@@ -205,7 +205,7 @@ class ToolRun:
         thread = self._thread = ThreadCall(call)
 
         try:
-            value = await thread.result(self._settings.limiter)
+            value = await thread.result(self._settings.limiter.get())
         except NoThreadError:
             self._thread = None
             self.phase = Phase.WAITING

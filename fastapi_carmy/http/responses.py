@@ -12,7 +12,7 @@ from fastapi_carmy.errors import AgentError
 from fastapi_carmy.jsontext import encode
 from fastapi_carmy.result import ExecutionResult
 
-__all__ = ("error_body", "send_body", "send_document", "send_error", "send_result")
+__all__ = ("error_body", "error_headers", "send_body", "send_document", "send_error", "send_result")
 
 _logger = logging.getLogger(__name__)
 _RawHeaders = list[tuple[bytes, bytes]]
@@ -41,6 +41,16 @@ _NOT_IN_VALUES = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 def error_body(error: AgentError) -> bytes:
     """Return the body that tells nothing but an error. Source: carmy/1, section 2.2."""
     return b'{"error":%b}' % encode(error.as_dict())
+
+
+def error_headers(headers: Mapping[str, str]) -> _RawHeaders:
+    """Return an error's headers; those of the host never replace ours."""
+    raw = {
+        # A name that does not fit keeps a `?`, and is left out below.
+        name.lower().encode("latin-1", "replace"): value.encode("latin-1", "replace")
+        for name, value in headers.items()
+    }
+    return [(name, value) for name, value in _fit(raw.items()) if name not in _FIXED]
 
 
 async def send_body(
@@ -74,7 +84,7 @@ def send_result(
 
     if result.error is not None:
         status = result.error.status_code
-        headers.extend(_raw(result.error.headers))
+        headers.extend(error_headers(result.error.headers))
 
     return send_body(send, status, result.body, headers)
 
@@ -82,7 +92,10 @@ def send_result(
 async def send_error(send: Send, error: AgentError) -> None:
     """Send a refusal that no execution stands behind."""
     await send_body(
-        send, error.status_code, error_body(error), [_JSON, _NO_STORE, *_raw(error.headers)]
+        send,
+        error.status_code,
+        error_body(error),
+        [_JSON, _NO_STORE, *error_headers(error.headers)],
     )
 
 
@@ -115,15 +128,6 @@ async def send_document(
         return
 
     await send_body(send, 200, document.body, headers)
-
-
-def _raw(headers: Mapping[str, str]) -> _RawHeaders:
-    """Return an error's headers; those of the host never replace ours."""
-    raw = {
-        name.lower().encode("latin-1"): value.encode("latin-1", "replace")
-        for name, value in headers.items()
-    }
-    return [(name, value) for name, value in _fit(raw.items()) if name not in _FIXED]
 
 
 def _fit(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

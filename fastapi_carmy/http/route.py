@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
+from weakref import ref
 
 from fastapi.routing import APIRoute
 from starlette.routing import Match
@@ -75,8 +76,9 @@ class AgentRoute(APIRoute):
         self.guards = RouteGuards(self)
         # What every path that matches ends with, wherever the route is included.
         self._tail = path[path.rfind("}") + 1 :]
-        # Path and root path → where that matched, and what it adds to a scope.
-        self._known: dict[tuple[str, str], tuple[object, Scope]] = {}
+        # Path and root path → where that matched, and what it adds to a scope. A place belongs
+        # to its application, which a router does not keep alive.
+        self._known: dict[tuple[str, str], tuple[ref[object], Scope]] = {}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match the path with and without a trailing slash, whatever the method."""
@@ -91,7 +93,7 @@ class AgentRoute(APIRoute):
         key = slashless, scope.get("root_path", "")
         known = self._known.get(key)
 
-        if known is not None and known[0] is place and not scope.get("path_params"):
+        if known is not None and known[0]() is place and not scope.get("path_params"):
             return Match.FULL, {**known[1], "path_params": {}}
 
         match, child_scope = super().matches(
@@ -102,7 +104,7 @@ class AgentRoute(APIRoute):
             return match, child_scope
 
         if place is not None and not child_scope["path_params"] and len(self._known) < _MAX_KNOWN:
-            self._known[key] = place, child_scope
+            self._known[key] = ref(place), child_scope
 
         # A method that does not work here is refused by `handle`, not by the host.
         return Match.FULL, child_scope

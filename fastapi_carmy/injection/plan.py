@@ -7,10 +7,10 @@ dependencies run with the tool, and take theirs from the call's arguments.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import Parameter
 from typing import Any
 
-from anyio import CapacityLimiter
 from fastapi import params
 
 from fastapi_carmy.docstrings import read_docstring
@@ -29,6 +29,7 @@ from fastapi_carmy.injection.steps import Steps, steps_of
 from fastapi_carmy.injection.threads import in_own_thread
 from fastapi_carmy.schemas import Argument
 from fastapi_carmy.signature import ReadParameter, name_of
+from fastapi_carmy.threads import LoopLimiter
 
 __all__ = ("Plan", "Solvable")
 
@@ -57,7 +58,7 @@ class Plan:
         *,
         names: Mapping[str, Any] | None = None,
         overrides: Overrides | None = None,
-        limiter: CapacityLimiter | None = None,
+        limiter: LoopLimiter | None = None,
     ) -> None:
         """Read everything that the tool depends on.
 
@@ -93,6 +94,7 @@ class Plan:
         self.arguments = self._read_arguments()
         self._refuse_two_sides()
         self._by_path: dict[tuple[str, ...], tuple[Solvable | None, Solvable | None]] = {}
+        self._securities_by_path: dict[tuple[str, ...], Solvable] = {}
 
         # Mistakes show now, not at the first call.
         self.solvables(())
@@ -120,7 +122,7 @@ class Plan:
             node.call for node in self._nodes(guards=False) if node.scalars and not node.is_guard
         ]
 
-    @property
+    @cached_property
     def needs_request(self) -> bool:
         """Whether the tool can't run without an HTTP request."""
         dependants = [
@@ -155,10 +157,18 @@ class Plan:
 
     def securities(self, path_names: tuple[str, ...]) -> Solvable:
         """Return what gives the tool's own `Security` parameters where no guards ran."""
-        root = analyse(stub(self.tool, ()), (), path="/")
-        path = path_with(path_names)
-        root.dependencies = [self._dependant(node, path, []) for node in self._securities]
-        return Solvable(root)
+        found = self._securities_by_path.get(path_names)
+
+        if found is None:
+            if len(self._securities_by_path) >= _MAX_PATHS:
+                self._securities_by_path.clear()
+
+            root = analyse(stub(self.tool, ()), (), path="/")
+            path = path_with(path_names)
+            root.dependencies = [self._dependant(node, path, []) for node in self._securities]
+            found = self._securities_by_path[path_names] = Solvable(root)
+
+        return found
 
     # ---- reading
 

@@ -1,14 +1,13 @@
 """From a function to a `Tool`."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anyio import CapacityLimiter
 from fastapi import params
 
+from fastapi_carmy.catalog import check_name
 from fastapi_carmy.docstrings import Documentation, read_docstring
 from fastapi_carmy.errors import ConfigurationError, ToolError
 from fastapi_carmy.injection.plan import Plan
@@ -16,6 +15,7 @@ from fastapi_carmy.injection.solver import Dependant, Overrides
 from fastapi_carmy.schemas import (
     SCHEMA_FAILURES,
     Argument,
+    UnresolvedAnnotationError,
     build_input,
     build_output,
     schema_error,
@@ -30,6 +30,7 @@ from fastapi_carmy.signature import (
     read_returns,
     refuse_bare,
 )
+from fastapi_carmy.threads import LoopLimiter
 from fastapi_carmy.tool import (
     Confirmation,
     Effect,
@@ -49,7 +50,6 @@ __all__ = (
     "with_overrides",
 )
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MAX_OVERRIDDEN = 8
 """Tests make a new replacement each time; only the last ones are kept."""
 
@@ -81,7 +81,7 @@ class _Source:
     parameters: tuple[ReadParameter, ...]
     documentation: Documentation
     names: Mapping[str, Any] | None = field(repr=False)
-    limiter: CapacityLimiter | None
+    limiter: LoopLimiter | None
 
     @property
     def injected(self) -> list[ReadParameter]:
@@ -108,7 +108,7 @@ def make_tool(
     dependencies: Sequence[params.Depends] = (),
     tags: Iterable[str] = (),
     caller_locals: Mapping[str, Any] | None = None,
-    limiter: CapacityLimiter | None = None,
+    limiter: LoopLimiter | None = None,
 ) -> Tool:
     """Return the tool that `call` is.
 
@@ -134,17 +134,29 @@ def make_tool(
     name = name_of(call) if name is None else name
     _check(name, call)
     kind = kind_of(call)
-    source = _Source(
-        name=name,
-        call=call,
-        parameters=read_parameters(name, call, names=caller_locals),
-        documentation=read_docstring(_docstring(call)),
-        names=caller_locals,
-        limiter=limiter,
-    )
-    plan = _ToolPlan(source, dependencies)
+
+    def read(names: Mapping[str, Any] | None) -> tuple[_ToolPlan, Output, dict[str, object]]:
+        source = _Source(
+            name=name,
+            call=call,
+            parameters=read_parameters(name, call, names=names),
+            documentation=read_docstring(_docstring(call)),
+            names=names,
+            limiter=limiter,
+        )
+        return _ToolPlan(source, dependencies), *_output(name, call, kind, names)
+
+    try:
+        plan, output, output_schema = read(None)
+    except UnresolvedAnnotationError:
+        if not caller_locals:
+            raise
+
+        # Kept with the plan, so only where an annotation needs them.
+        plan, output, output_schema = read(caller_locals)
+
+    source = plan.source
     validator, input_schema = _input(source, plan)
-    output, output_schema = _output(name, call, kind, caller_locals)
     spec = ToolSpec(
         name=name,
         description=source.documentation.description if description is None else description,
@@ -275,10 +287,7 @@ def _check_guards(dependant: Dependant, takers: set[int]) -> None:
 
 
 def _check(name: str, call: Callable[..., Any]) -> None:
-    if _NAME.fullmatch(name) is None:
-        raise ToolError(
-            name, "a name is 1 to 128 of ASCII letters, digits, `_`, `-` and `.`; pass `name=`"
-        )
+    check_name(name)
 
     if inspect.isclass(call):
         raise ToolError(name, "a tool is a function or a callable instance, not a class")

@@ -17,7 +17,7 @@ from fastapi.security.base import SecurityBase
 from fastapi_carmy.cancellation import Interrupted, NoThreadError
 from fastapi_carmy.runtime_errors import cancelled
 from fastapi_carmy.signature import kind_of
-from fastapi_carmy.threads import ThreadCall
+from fastapi_carmy.threads import LoopLimiter, ThreadCall
 from fastapi_carmy.tool import ToolKind
 
 __all__ = ("in_own_thread",)
@@ -25,7 +25,7 @@ __all__ = ("in_own_thread",)
 _Call = Callable[..., Any]
 
 
-def in_own_thread(call: _Call, limiter: CapacityLimiter) -> _Call:
+def in_own_thread(call: _Call, limiter: LoopLimiter) -> _Call:
     """Return `call`, made so that the solver runs it in a thread of `limiter` if it is sync."""
     if isinstance(call, SecurityBase):
         # Known to FastAPI by its class; none of its own is sync.
@@ -44,7 +44,7 @@ class _Same:
 
     __slots__ = ("_call", "_limiter")
 
-    def __init__(self, call: _Call, limiter: CapacityLimiter) -> None:
+    def __init__(self, call: _Call, limiter: LoopLimiter) -> None:
         self._call = call
         self._limiter = limiter
 
@@ -84,13 +84,13 @@ class _IteratedInThread(_Same):
 
 
 async def _run(
-    call: Callable[[], Any], limiter: CapacityLimiter, undo: Callable[[], object] | None = None
+    call: Callable[[], Any], limiter: LoopLimiter, undo: Callable[[], object] | None = None
 ) -> Any:
     """Run `call` in a thread of `limiter`; when interrupted, see it through and `undo` it."""
     thread = ThreadCall(call)
 
     try:
-        return await thread.result(limiter)
+        return await thread.result(limiter.get())
     except NoThreadError:
         raise
     except Interrupted:

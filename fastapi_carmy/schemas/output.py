@@ -5,16 +5,18 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, cast, get_args, get_origin
 
-from pydantic import BeforeValidator, TypeAdapter
-from pydantic_core import from_json
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, from_json
 
 from fastapi_carmy.jsontext import check_readable
 from fastapi_carmy.schemas.json_schema import schema_of
+from fastapi_carmy.schemas.problems import path_of
 from fastapi_carmy.schemas.values import check_keys, holds_not_a_number, looks_odd
 from fastapi_carmy.tool import InvalidOutputError
 
 __all__ = ("JsonOutput", "build_output")
 
+_MAX_PROBLEMS = 5
 _ITERABLES: Final = (Iterable, Iterator, Generator)
 
 
@@ -28,6 +30,8 @@ class _Room:
     """A value of any type, such as an object whose keys are no texts."""
     for_depth: bool
     """A value inside a value of its own kind."""
+    names: frozenset[str]
+    """The keys that the schema itself names."""
 
 
 class JsonOutput:
@@ -60,11 +64,15 @@ class JsonOutput:
 
             checked = self._validate(value, from_attributes=True)
             data: bytes = self._serialize(checked, by_alias=True, warnings="error")
+        except Exception as error:  # noqa: BLE001
+            # Validators and serialisers of users raise what they like, and say what they
+            # like: none of it is told, for it may hold what is in the result.
+            raise self._unfit(error) from None
+
+        try:
             self._check(data, checked)
-        except Exception as error:
-            # Validators and serialisers of users raise what they like.
-            # What they say may hold the value, which no log may.
-            raise InvalidOutputError(_reason(error)) from None
+        except ValueError as error:
+            raise InvalidOutputError(f"The result can't be answered with: {error}") from None
 
         return data
 
@@ -75,6 +83,23 @@ class JsonOutput:
             InvalidOutputError: As from `dump`.
         """
         return self.dump(value) if self._item is None else self._item.dump(value)
+
+    def _unfit(self, error: Exception) -> InvalidOutputError:
+        reason = type(error).__name__
+
+        if isinstance(error, ValidationError):
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            reason = "; ".join(map(self._problem, problems[:_MAX_PROBLEMS]))
+
+        return InvalidOutputError(f"The result is not what the tool promises: {reason}.")
+
+    def _problem(self, details: ErrorDetails) -> str:
+        # Other keys than those of the schema are the result's.
+        places = [
+            place if isinstance(place, int) or place in self._room.names else "…"
+            for place in details["loc"]
+        ]
+        return f"{details['type']} at {path_of(places)}" if places else details["type"]
 
     def _check(self, data: bytes, checked: object) -> None:
         room = self._room
@@ -138,14 +163,6 @@ def _may_hold_no_number(data: bytes) -> bool:
     return data.find(b"null") >= 0 or data.find(b"NaN") >= 0 or data.find(b"Inf") >= 0
 
 
-def _reason(error: Exception) -> str:
-    """Say what is wrong with a result, and nothing of what is in it."""
-    if isinstance(error, ValidationError):
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        told = "; ".join(f"{_place(problem['loc'])}{problem['msg']}" for problem in problems[:5])
-        return f"The result can't be answered with: {told}"
-
-
 def _hides_not_a_number(written: object, given: object) -> bool:
     """Tell whether a `null` of the text stands for a number that JSON can't hold."""
     if written is None:
@@ -182,6 +199,7 @@ def _room_in(schema: dict[str, Any]) -> _Room:
         for_numbers=for_anything or any(part.get("type") == "number" for part in parts),
         for_anything=for_anything,
         for_depth=for_anything or any("$ref" in part for part in definitions),
+        names=frozenset(name for part in parts for name in part.get("properties", {})),
     )
 
 

@@ -29,6 +29,7 @@ from fastapi_carmy import (
     CurrentContext,
     ErrorCategory,
 )
+from fastapi_carmy.events import ExecutionCompleted
 from tests.support.asgi import connect, execute
 from tests.support.calls import app_of, caller_from_headers, code, post
 
@@ -341,3 +342,25 @@ def test_a_body_that_the_host_has_read_is_there_for_the_hosts_own_call() -> None
 
     with TestClient(app_of(agent)) as client:
         assert client.post("/plain", json={"n": 1}).json() == [7, 7]
+
+
+async def test_a_background_task_that_fails_changes_no_answer_of_the_hosts_own_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = AgentRouter()
+
+    def fail() -> None:
+        raise RuntimeError("The mail server is down.")
+
+    @agent.tool(effect="write")
+    async def order(tasks: BackgroundTasks) -> str:
+        tasks.add_task(fail)
+        return "ordered"
+
+    result = await agent.execute("order", request_id="r")
+    events = [event async for event in agent.stream("order")]
+
+    assert result.data == "ordered"
+    assert isinstance(events[-1], ExecutionCompleted)
+    assert events[-1].result.data == "ordered"
+    assert caplog.text.count("RuntimeError: The mail server is down.") == 2

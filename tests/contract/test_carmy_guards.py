@@ -330,3 +330,22 @@ def test_a_router_that_is_mounted_by_itself_keeps_its_own_guards() -> None:
         200,
         200,
     ]
+
+
+@pytest.mark.parametrize("name", ["X-€", "X Y", "X:Y", "X\r\nY"])
+async def test_a_header_of_the_hosts_that_is_none_is_left_out(name: str) -> None:
+    async def refuse() -> None:
+        raise HTTPException(401, headers={name: "1", "X-Kept": "€"})
+
+    agent = AgentRouter(dependencies=[Depends(refuse)])
+
+    async with connect(app_of(agent), "/agent/tools") as exchange:
+        await exchange.json()
+
+    assert exchange.status == 401
+    assert exchange.headers == {
+        "content-type": "application/json",
+        "cache-control": "no-store",
+        "x-kept": "?",
+        "content-length": exchange.headers["content-length"],
+    }

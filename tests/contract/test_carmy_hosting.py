@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
 from fastapi_carmy import AgentContext, AgentError, AgentRouter, Caller, ErrorCategory
+from fastapi_carmy.errors import ConfigurationError
 from fastapi_carmy.events import (
     ExecutionCompleted,
     ExecutionStarted,
@@ -345,3 +346,36 @@ def test_suggestions_of_a_tool_stand_in_its_answer() -> None:
         {"tool": "order", "arguments": {"sku": "TEA"}, "reason": "Order it."},
         {"tool": "search", "reason": "Search again.", "after_ms": 500},
     ]
+
+
+def test_of_two_applications_the_host_says_which_one_a_call_is_for() -> None:
+    def database() -> str:
+        return "real"
+
+    agent = AgentRouter()
+
+    @agent.tool(effect="read")
+    async def name(database: Annotated[str, Depends(database)]) -> str:
+        return database
+
+    first, second = app_of(agent), app_of(agent)
+    second.dependency_overrides[database] = lambda: "double"
+
+    async def named(app: FastAPI | None) -> list[object]:
+        events = [event async for event in agent.stream("name", app=app)]
+        assert isinstance(events[-1], ExecutionCompleted)
+        return [(await agent.execute("name", app=app)).data, events[-1].result.data]
+
+    with TestClient(first) as client:
+        post(client, "name")
+
+        with TestClient(second) as client:
+            post(client, "name")
+            assert anyio.run(named, first) == ["real"] * 2
+            assert anyio.run(named, second) == ["double"] * 2
+
+            with pytest.raises(ConfigurationError, match="say which one"):
+                anyio.run(named, None)
+
+        # The other one has stopped.
+        assert anyio.run(named, None) == ["real"] * 2

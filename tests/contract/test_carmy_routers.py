@@ -1,5 +1,7 @@
 """An AgentRouter is a router: prefixes, includes, lifespans, routes of its own."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ from fastapi_carmy import AgentRouter
 from fastapi_carmy.errors import ConfigurationError, ToolError
 from fastapi_carmy.policies import RequireToolPermission
 from tests.support.calls import app_of, caller_from_headers, code, post
+from tests.support.gates import Audit
 
 EXECUTE = "/agent/execute"
 
@@ -133,14 +136,29 @@ def test_an_agent_router_gives_its_tools_to_the_one_that_includes_it(has_lifespa
         {"caller": caller_from_headers},
         {"policies": [RequireToolPermission()]},
         {"store": "memory://"},
+        {"audit": [Audit()]},
+        {"max_body_bytes": 10},
+        {"per_caller_catalog": True},
+        {"max_threads": 1},
+        {"finish_seconds": 1},
+        {"stop_seconds": 1},
     ],
-    ids=["caller", "policies", "store"],
+    ids=lambda options: next(iter(options)),
 )
 def test_a_router_with_rules_of_its_own_cannot_be_included_in_another(
     options: dict[str, object],
 ) -> None:
-    with pytest.raises(ConfigurationError, match="caller, policies or store"):
+    with pytest.raises(ConfigurationError, match=f"its own {next(iter(options))} can't"):
         router("outer").include_router(router("inner", **options))
+
+
+def test_a_tool_that_comes_to_an_included_router_too_late_is_refused() -> None:
+    outer, inner, innermost = router("outer"), router("inner"), router("innermost")
+    inner.include_router(innermost)
+    outer.include_router(inner)
+
+    with TestClient(app_of(outer)), pytest.raises(ConfigurationError, match="after the catalog"):
+        innermost.add_tool(lambda: None, name="late", effect="read")
 
 
 def test_the_same_tool_from_two_routers_stops_the_application() -> None:
@@ -361,3 +379,21 @@ def test_the_hosts_exception_handlers_are_neither_used_nor_changed() -> None:
         assert code(post(client, "fail")) == "TOOL_PANIC"
         assert code(post(client, "guarded")) == "FORBIDDEN"
         assert client.get("/own").status_code == 599
+
+
+def test_a_router_keeps_no_application_alive() -> None:
+    agent = AgentRouter()
+
+    @agent.tool(effect="read")
+    async def look() -> None: ...
+
+    app = app_of(agent)
+
+    with TestClient(app) as client:
+        post(client, "look")
+
+    seen = weakref.ref(app)
+    del app, client
+    gc.collect()
+
+    assert seen() is None

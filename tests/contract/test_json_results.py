@@ -331,3 +331,47 @@ def test_two_fields_under_one_name_stop_the_start() -> None:
         agent.add_tool(give, effect="read")
 
     assert (caught.value.tool, caught.value.parameter) == ("give", "return")
+
+
+class Card(BaseModel):
+    number: Annotated[str, AfterValidator(lambda number: refuse(number))]
+
+
+def refuse(number: str) -> str:
+    raise ValueError(f"{number} is no card")
+
+
+def mutated() -> Point:
+    point = Point(1)
+    point.x = SECRET  # type: ignore[assignment]
+    return point
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "told"),
+    [
+        (int, {"card": SECRET}, "int_type."),
+        (list[Point], [{"x": SECRET}], "float_parsing at [0].x."),
+        (dict[str, int], {SECRET: "x"}, "int_parsing at ['…']."),
+        (Card, {"number": SECRET}, "value_error at number."),
+        (Point, mutated(), "PydanticSerializationError."),
+        (str, f"{SECRET}\ud800", "."),
+    ],
+)
+def test_the_log_tells_what_is_wrong_with_a_result_and_nothing_of_it(
+    annotation: Any, value: object, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = AgentRouter()
+
+    async def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = annotation
+    agent.add_tool(give, effect="read")
+
+    with TestClient(app_of(agent)) as client:
+        assert code(post(client, "give")) == "INVALID_OUTPUT"
+
+    logged = caplog.records[-1].getMessage()
+    assert logged.endswith(told), logged
+    assert SECRET not in caplog.text

@@ -631,13 +631,11 @@ async def test_a_body_that_does_not_come_to_its_end_is_refused() -> None:
 
     @app.post("/chat")
     async def chat(request: Request) -> Response:
-        try:
+        with pytest.raises(RefusedRequestError) as caught:
             await read_run_input(request)
-        except RefusedRequestError as error:
-            assert error.code == "INVALID_BODY"
-            refused.set()
-            return refusal_response(error)
-        return Response()
+        assert caught.value.code == "INVALID_BODY"
+        refused.set()
+        return refusal_response(caught.value)
 
     def body_that_ends_early() -> Iterator[bytes]:
         yield b"{"

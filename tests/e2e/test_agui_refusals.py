@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import anyio
 import httpx2
 import pytest
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 from starlette.types import ASGIApp
 
 from fastapi_carmy.agui import RunContext
@@ -261,3 +261,14 @@ async def test_who_reads_the_body_takes_it_from_nobody() -> None:
         answer = await post(app)
 
     assert events_in(answer.text)[-1]["result"] == len(body())
+
+
+async def test_a_header_of_the_hosts_that_is_none_is_left_out() -> None:
+    async def refuse() -> None:
+        headers = {"X-€": "1", "X Y": "2", "X-A": "a\r\nX-B: b", "X-Kept": "3"}
+        raise HTTPException(401, headers=headers)
+
+    answer = await post(app_with({"/agent": idle}, dependencies=[Depends(refuse)]))
+
+    assert answer.status_code == 401
+    assert sorted(name for name in answer.headers if name.startswith("x")) == ["x-kept"]

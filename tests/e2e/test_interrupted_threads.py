@@ -207,3 +207,34 @@ async def test_a_dependency_that_swallows_its_cancellation_does_not_start_the_to
     assert record.error_code == "CANCELLED"
     assert runs == []
     assert await agent.store.lookup(Key(None, None, "r")) is None
+
+
+async def test_loops_that_share_a_router_do_not_wait_for_each_others_threads() -> None:
+    agent = AgentRouter(max_threads=1)
+    in_thread, may_end = threading.Event(), threading.Event()
+
+    def engrave(session: Annotated[None, Depends(lambda: None)], *, waits: bool) -> str:
+        if waits:
+            in_thread.set()
+            assert may_end.wait(LIMIT_SECONDS)
+        return "done"
+
+    agent.add_tool(engrave, effect="read", parallel_safe=True)
+
+    def call_elsewhere() -> object:
+        assert in_thread.wait(LIMIT_SECONDS)
+        result = anyio.run(lambda: agent.execute("engrave", {"waits": False}))
+        may_end.set()
+        return result.data
+
+    async def call_here() -> None:
+        answers.append((await agent.execute("engrave", {"waits": True})).data)
+
+    answers: list[object] = []
+
+    with anyio.fail_after(LIMIT_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call_here)
+            answers.append(await run_sync(call_elsewhere))
+
+    assert answers == ["done", "done"]

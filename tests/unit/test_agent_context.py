@@ -3,6 +3,7 @@
 import threading
 
 import anyio
+import anyio.from_thread
 import pytest
 from anyio.to_thread import run_sync
 
@@ -110,3 +111,56 @@ async def test_a_tool_may_wait_for_being_told_to_stop() -> None:
 
     seen.append(ours.is_cancelled)
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("in_thread", [False, True], ids=["task", "thread"])
+async def test_a_part_is_taken_as_it_is_at_the_call(in_thread: bool) -> None:
+    events: list[Event] = []
+    ours = context(events, cancellation=Cancellation())
+
+    def work() -> None:
+        rows: list[object] = []
+
+        for row in (1, NextAction(tool="look", reason="x")):
+            rows.append(row)
+            ours.partial(rows)
+
+    if in_thread:
+        await run_sync(work)
+        await anyio.lowlevel.checkpoint()
+    else:
+        work()
+
+    look = {"tool": "look", "reason": "x", "arguments": None, "after_ms": None}
+    assert [event.partial for event in events if isinstance(event, ToolProgress)] == [
+        [1],
+        [1, look],
+    ]
+
+
+async def test_a_loop_of_another_thread_may_wait_for_being_told_to_stop() -> None:
+    cancellation = Cancellation()
+    ours = context(cancellation=cancellation)
+    waits = threading.Event()
+
+    async def wait() -> bool:
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ours.cancelled)
+                await anyio.lowlevel.checkpoint()
+                waits.set()
+
+        return ours.is_cancelled
+
+    def fire() -> None:
+        assert waits.wait(5)
+        anyio.from_thread.run_sync(cancellation.fire, CancelReason.HOST)
+
+    told: list[bool] = []
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_sync, fire)
+            await run_sync(lambda: told.append(anyio.run(wait)))
+
+    assert told == [True]

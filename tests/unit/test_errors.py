@@ -53,9 +53,10 @@ def test_a_code_is_upper_snake(code: str) -> None:
         AgentError(code, "", ErrorCategory.CONFLICT)
 
 
-def test_nobody_waits_a_negative_time() -> None:
+@pytest.mark.parametrize("seconds", [-1, 1.5, 2.0, float("nan"), True, "3"])
+def test_whoever_waits_waits_whole_seconds(seconds: object) -> None:
     with pytest.raises(ValueError, match="retry_after"):
-        AgentError("NO", "", ErrorCategory.CONFLICT, retry_after=-1)
+        AgentError("NO", "", ErrorCategory.CONFLICT, retry_after=seconds)  # type: ignore[arg-type]
 
 
 def test_an_unknown_category_is_refused() -> None:

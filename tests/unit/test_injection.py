@@ -43,6 +43,7 @@ from fastapi_carmy.injection import (
     with_guards,
     with_overrides,
 )
+from fastapi_carmy.threads import LoopLimiter
 from fastapi_carmy.tool import Tool
 from tests.support.tools import call, context_of, names_of, opened_on, scope_of, validate
 
@@ -528,7 +529,7 @@ async def test_what_a_thread_opens_during_an_interruption_is_closed_again() -> N
 
     async def tool(a: Annotated[str, Depends(session)]) -> None: ...
 
-    made = tool_of(tool, limiter=anyio.CapacityLimiter(1))
+    made = tool_of(tool, limiter=LoopLimiter(1))
     opened = opened_on(scope_of())
     task = start_task(opened.dependencies(made, context_of(made), {}))
 
@@ -550,7 +551,7 @@ async def test_a_sync_dependency_sees_every_kind_of_failure(error: BaseException
 
     async def tool(a: Annotated[str, Depends(log.sync_session("sync"))]) -> None: ...
 
-    made = tool_of(tool)
+    made = tool_of(tool, limiter=LoopLimiter(1))
     opened = opened_on(scope_of())
     await opened.dependencies(made, context_of(made), {})
     await opened.aclose(error)

@@ -45,6 +45,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "catalog",
+            "conclusion",
             "envelope",
             "execution",
             "invocation",

@@ -53,14 +53,22 @@ def test_a_replay_is_what_was_recorded() -> None:
     failed = ExecutionResult.failed("exec_1", error)
     completed = ExecutionResult.completed("exec_1", b"null", cacheable=False)
 
-    replay = ExecutionResult.replay("exec_1", failed.body)
-    success = ExecutionResult.replay("exec_1", completed.body)
+    replay = ExecutionResult.replay("exec_1", failed.status, failed.body)
+    success = ExecutionResult.replay("exec_1", completed.status, completed.body)
 
     assert replay.error is not None
     assert replay.error.as_dict() == error.as_dict()
     assert replay.error.status_code == error.status_code
     assert (replay.body, replay.status, replay.replayed) == (failed.body, "failed", True)
     assert (success.body, success.status, success.error) == (completed.body, "completed", None)
+
+
+def test_a_success_is_replayed_unread() -> None:
+    unreadable = b"{"
+
+    result = ExecutionResult.replay("exec_1", "completed", unreadable)
+
+    assert (result.body, result.status, result.error) == (unreadable, "completed", None)
 
 
 @pytest.mark.parametrize("category", list(ErrorCategory))

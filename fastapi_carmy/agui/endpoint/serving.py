@@ -19,7 +19,7 @@ from fastapi_carmy.agui.run import Run, RunOptions
 from fastapi_carmy.cancellation import CancelReason, Task, join, start_task
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.http.request import Inbox, RequestHead
-from fastapi_carmy.http.responses import send_body
+from fastapi_carmy.http.responses import error_headers, send_body
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
 from fastapi_carmy.jsontext import encode
@@ -337,8 +337,5 @@ async def _send_refusal(
         # A shared cache must not hand one client's refusal to another.
         (b"vary", b"accept"),
     ]
-    raw += [
-        (name.lower().encode("latin-1"), str(value).encode("latin-1", "replace"))
-        for name, value in headers.items()
-    ]
+    raw += error_headers(headers)
     await send_body(send, status, refusal_body(code, message), raw)
