@@ -47,6 +47,7 @@ RATES: Mapping[str, Scenario] = {
     "bare": Scenario("bare", calls.ENDPOINT),
     "Starlette": Scenario("starlette_orjson", calls.ENDPOINT),
     "FastAPI": Scenario("fastapi_plain", calls.ENDPOINT),
+    "FastAPI, included router": Scenario("fastapi_included", calls.ENDPOINT),
     "FastAPI, dependency": Scenario("fastapi_depends", calls.ENDPOINT),
     "execute": Scenario("carmy_plain", calls.EXECUTE),
     "execute, dependency": Scenario("carmy_depends", calls.EXECUTE),

@@ -133,6 +133,7 @@ class _Direct:
 def _contenders() -> dict[str, Driver]:
     named: Mapping[str, tuple[str, Call]] = {
         "FastAPI": ("fastapi_plain", calls.ENDPOINT),
+        "FastAPI, included router": ("fastapi_included", calls.ENDPOINT),
         "FastAPI, dependency": ("fastapi_depends", calls.ENDPOINT),
         "execute": ("carmy_plain", calls.EXECUTE),
         "execute, dependency": ("carmy_depends", calls.EXECUTE),

@@ -130,9 +130,9 @@ The same call without sockets, layer by layer, as parts of what a plain FastAPI 
 
 {layers}
 
-Of the last layer, about a third goes into reading and checking the request (head, envelope, arguments), a third into the pipeline (identity, policies, turn, deadline, cancellation), and a third into the tool, its result and the answer.
-A tool without injected parameters needs neither FastAPI's solver nor its response pipeline, which is why it costs less than an endpoint.
-A dependency goes through FastAPI's own solver, so that it means exactly what it means in an endpoint.
+Of the last layer, about a quarter goes into reading the request (head, body, envelope, arguments), a quarter into the tool itself, its result and the answer, and half into what is promised around them: identity, policies, the tool's turn, its deadline, the watch for a hang-up, and a state for each way in which a call can end.
+A plain endpoint promises none of that; its time goes into FastAPI's solver and response pipeline, which a tool without injected parameters needs not.
+Dependencies that are async functions of headers and of each other are called in the solver's order without it; all others go through FastAPI's own solver, so that they mean exactly what they mean in an endpoint.
 """
 
 

@@ -335,7 +335,15 @@ class AgentRouter(AgUiRoutes):
             ConfigurationError: If it is one of several applications, and which is not said.
         """
         return await hosting.execute(
-            self._build(), self._host_call(tool, arguments, caller, request_id, request, app)
+            self._build(),
+            self._host_call(
+                tool,
+                arguments,
+                caller=caller,
+                request_id=request_id,
+                request=request,
+                app=app,
+            ),
         )
 
     async def aclose(self) -> None:
@@ -367,7 +375,15 @@ class AgentRouter(AgUiRoutes):
             ConfigurationError: As from `execute`.
         """
         return hosting.stream(
-            self._build(), self._host_call(tool, arguments, caller, request_id, request, app)
+            self._build(),
+            self._host_call(
+                tool,
+                arguments,
+                caller=caller,
+                request_id=request_id,
+                request=request,
+                app=app,
+            ),
         )
 
     def _register(
@@ -506,6 +522,7 @@ class AgentRouter(AgUiRoutes):
         self,
         tool: str,
         arguments: Mapping[str, object] | None,
+        *,
         caller: Caller | None,
         request_id: str | None,
         request: Request | None,

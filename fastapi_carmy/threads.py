@@ -88,7 +88,7 @@ class LoopLimiter:
         Raises:
             ConfigurationError: If that is no number above 0.
         """
-        if not isinstance(most, int) or most < 1:
+        if most < 1:
             raise ConfigurationError(f"max_threads is 1 or more, not {most!r}.")
 
         self._most = most

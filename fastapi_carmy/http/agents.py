@@ -23,6 +23,12 @@ class AgUiRoutes(APIRouter):
 
     carmy_caller: Callable[..., object] | None = None
 
+    # APIRouter's own, which differ between the versions of FastAPI.
+    def __init__(self, **options: Any) -> None:
+        """Make a router without agents; for the options see `APIRouter`."""
+        super().__init__(**options)
+        self._agents: list[AgentEndpoint] = []
+
     def agui(
         self,
         path: str,
@@ -143,11 +149,6 @@ class AgUiRoutes(APIRouter):
             self, path, agent, owner=self, caller=self.carmy_caller, names=names, **options
         )
         self._agents.append(endpoint)
-
-    @property
-    def _agents(self) -> "list[AgentEndpoint]":
-        agents: list[AgentEndpoint] = vars(self).setdefault("carmy_agents", [])
-        return agents
 
     async def _stop_agents(self, seconds: float) -> bool:
         """End live runs with the outcome `cancelled`; tell whether all have ended in time."""

@@ -297,7 +297,7 @@ async def test_closing_a_stream_stops_the_execution_on_purpose_and_that_is_recor
     async for event in stream:
         if isinstance(event, ToolProgress):
             break
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     again = await agent.execute("work", request_id="r")
 
     assert seen == ["stopped"]
@@ -369,8 +369,8 @@ def test_of_two_applications_the_host_says_which_one_a_call_is_for() -> None:
     with TestClient(first) as client:
         post(client, "name")
 
-        with TestClient(second) as client:
-            post(client, "name")
+        with TestClient(second) as other:
+            post(other, "name")
             assert anyio.run(named, first) == ["real"] * 2
             assert anyio.run(named, second) == ["double"] * 2
 

@@ -333,12 +333,12 @@ def test_two_fields_under_one_name_stop_the_start() -> None:
     assert (caught.value.tool, caught.value.parameter) == ("give", "return")
 
 
-class Card(BaseModel):
-    number: Annotated[str, AfterValidator(lambda number: refuse(number))]
-
-
-def refuse(number: str) -> str:
+def refuse_card(number: str) -> str:
     raise ValueError(f"{number} is no card")
+
+
+class Card(BaseModel):
+    number: Annotated[str, AfterValidator(refuse_card)]
 
 
 def mutated() -> Point:
