@@ -28,13 +28,10 @@ Ctx = RunContext[Any]
 
 
 def framework_agent() -> Agent[None, str]:
-    agent = Agent(TestModel(custom_output_text="It is sunny in Seoul."))
-
-    @agent.tool_plain
     def get_weather(city: str) -> str:
         return f"sunny in {city}"
 
-    return agent
+    return Agent(TestModel(custom_output_text="It is sunny in Seoul."), tools=[get_weather])
 
 
 async def weather(run: Ctx) -> AsyncIterator[BaseEvent]:
