@@ -1,7 +1,9 @@
 """One execution's cancellation signal, and how it interrupts a task exactly once.
 
 The only module that imports asyncio: an anyio cancel scope interrupts every `await` of
-a `finally`, so tools are cancelled by an edge-triggered `Task.cancel` instead.
+a `finally`, so tools are cancelled by an edge-triggered `Task.cancel` instead. Whatever
+else needs asyncio itself (`Latch`, `Bell`, `after`, `race`) stands here for that reason, and
+makes the module longer than others.
 """
 
 import asyncio

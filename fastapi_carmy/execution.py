@@ -3,6 +3,9 @@
 It knows neither HTTP nor FastAPI: `Opened` stands for the call's dependencies, a
 `Cancellation` for its caller's patience, and `report` for whoever watches. It lives in one
 task from its guards to its record, because dependencies close in the task that opened them.
+
+Past the usual size, because it is one state machine: every way out of a run is decided here,
+by the same few facts, and each part in a module of its own would have to know the others.
 """
 
 import logging

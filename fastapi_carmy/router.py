@@ -1,4 +1,8 @@
-"""`AgentRouter`: tools from dependency-injected functions, served over carmy/1."""
+"""`AgentRouter`: tools from dependency-injected functions, served over carmy/1.
+
+Past the usual size, because options are spelled out where users write them: once for the
+decorator and once for the plain form of each, so that editors and type checkers know them.
+"""
 
 import inspect
 import logging

@@ -3,8 +3,10 @@
 Source: carmy/1, sections 1.2 and 4.5.
 """
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -234,3 +236,50 @@ def test_a_strict_tool_takes_nothing_else() -> None:
         statuses = [post(client, "take", {"x": value}).status_code for value in (3, "3", True)]
 
     assert statuses == [200, 400, 400]
+
+
+class Heavy:
+    """What stands beside a tool in the function that registers it."""
+
+
+async def takes_later(later: "Later") -> str:
+    return later.name
+
+
+def registered_on(agent: AgentRouter, function: Function) -> "weakref.ref[Heavy]":
+    heavy = Heavy()
+    agent.add_tool(function, effect="read")
+    return weakref.ref(heavy)
+
+
+async def takes_number(x: int) -> int:
+    return x
+
+
+def test_a_tool_keeps_no_names_of_where_it_is_registered() -> None:
+    seen = registered_on(AgentRouter(), takes_number)
+    gc.collect()
+
+    assert seen() is None
+
+
+def test_a_tool_whose_annotation_is_pending_keeps_the_names_until_the_application_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = AgentRouter()
+    later = globals()["Later"]
+    monkeypatch.delitem(globals(), "Later")
+    seen = registered_on(agent, takes_later)
+    monkeypatch.setitem(globals(), "Later", later)
+    gc.collect()
+    is_kept = seen() is not None
+
+    with TestClient(app_of(agent)) as client:
+        assert post(client, "takes_later", {"later": {"name": "x"}}).json()["data"] == "x"
+
+    gc.collect()
+    assert (is_kept, seen()) == (True, None)
+
+
+class Later(BaseModel):
+    name: str
