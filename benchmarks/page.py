@@ -136,6 +136,15 @@ Dependencies that are async functions of headers and of each other are called in
 """
 
 
+_MAX_SPREAD = 0.3
+
+_BUSY = """\
+!!! warning
+
+    The machine was busy with other work during this run: the rounds of one contender lie far apart, and the ratios say little.
+    Run the command again on a machine that does nothing else.
+"""
+
 _CONTENDERS = """\
 Requests a second, as a multiple of the plain FastAPI endpoint's; and how far the rounds of a contender lie apart.
 """
@@ -151,7 +160,14 @@ Events a second of a run of 2,000 events, as a multiple of a bare `StreamingResp
 
 def write_page(figures: Figures, *, into_docs: bool) -> str:
     """Return the page; with `into_docs` it is written as well."""
-    parts = [_HEAD, *_kept(figures), *_all(figures), *_building(figures), *_agui(figures)]
+    parts = [
+        _HEAD,
+        *_warning(figures),
+        *_kept(figures),
+        *_all(figures),
+        *_building(figures),
+        *_agui(figures),
+    ]
 
     if "inprocess" in figures:
         parts.append(_REST.format(layers=_layers(figures)))
@@ -165,6 +181,15 @@ def write_page(figures: Figures, *, into_docs: bool) -> str:
         PAGE.write_text(page)
 
     return page
+
+
+def _warning(figures: Figures) -> list[str]:
+    spreads = [_spread(measured) for measured in figures.get("rates", {}).values()]
+    return [_BUSY] if spreads and statistics.median(spreads) > _MAX_SPREAD else []
+
+
+def _spread(measured: Sequence[float]) -> float:
+    return (max(measured) - min(measured)) / statistics.median(measured)
 
 
 def _kept(figures: Figures) -> list[str]:
@@ -181,8 +206,7 @@ def _all(figures: Figures) -> list[str]:
     rates = figures["rates"]
     base = statistics.median(rates["FastAPI"])
     lines = [
-        f"| {name} | {statistics.median(measured) / base:.2f} | "
-        f"{(max(measured) - min(measured)) / statistics.median(measured):.0%} |"
+        f"| {name} | {statistics.median(measured) / base:.2f} | {_spread(measured):.0%} |"
         for name, measured in rates.items()
         if not name.startswith("progress")
     ]

@@ -43,8 +43,8 @@ _METHODS = ("reserve", "complete", "release", "abandon", "lookup", "aclose")
 def open_store(url_or_store: str | IdempotencyStore) -> IdempotencyStore:
     """Return the store that a URL names, or the one that was given.
 
-    `memory://` is a `MemoryStore`; its options are `ttl_seconds` and `max_entries`, as in
-    `memory://?ttl_seconds=3600&max_entries=500`.
+    `memory://` is a `MemoryStore`; its options are `ttl_seconds`, `max_entries` and
+    `max_bytes`, as in `memory://?ttl_seconds=3600&max_entries=500`.
 
     Raises:
         ConfigurationError: If the scheme or an option is unknown, a value does not fit, or
@@ -89,16 +89,20 @@ def _open_memory(parts: SplitResult) -> IdempotencyStore:
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     if len(options) < len(pairs):
-        raise ConfigurationError("memory:// takes each option once: max_entries, ttl_seconds.")
+        raise ConfigurationError(
+            "memory:// takes each option once: max_bytes, max_entries, ttl_seconds."
+        )
 
     ttl_seconds = _number(options, "ttl_seconds", float, default=86_400.0)
     max_entries = _number(options, "max_entries", int, default=10_000)
+    max_bytes = _number(options, "max_bytes", int, default=64 * 2**20)
     if options:
         raise ConfigurationError(
-            f"memory:// has no option {min(options)!r}; it has max_entries and ttl_seconds."
+            f"memory:// has no option {min(options)!r}; it has max_bytes, max_entries "
+            "and ttl_seconds."
         )
 
-    return MemoryStore(ttl_seconds=ttl_seconds, max_entries=max_entries)
+    return MemoryStore(ttl_seconds=ttl_seconds, max_entries=max_entries, max_bytes=max_bytes)
 
 
 def _number(options: dict[str, str], name: str, convert: Callable[[str], N], *, default: N) -> N:

@@ -33,8 +33,9 @@ class MemoryStore:
     """Keeps entries in this process: for one worker, and for tests.
 
     Finished entries expire `ttl_seconds` after they finished, and the least recently
-    used ones make room when `max_entries` is reached. Entries that have not finished are
-    never dropped. Every operation takes constant time.
+    used ones make room when `max_entries` or `max_bytes` is reached. Entries that have not
+    finished are never dropped, nor is an answer that has just been given, whatever its
+    size. Operations take constant time on average.
 
     It implements `IdempotencyStore`; what it holds is lost when the process ends.
     """
@@ -44,6 +45,7 @@ class MemoryStore:
         *,
         ttl_seconds: float = 86_400.0,
         max_entries: int = 10_000,
+        max_bytes: int = 64 * 2**20,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -52,6 +54,7 @@ class MemoryStore:
         Args:
             ttl_seconds: How long an answer is replayed, counted from `complete`.
             max_entries: Most entries held at once, finished or not.
+            max_bytes: Most bytes of answers held at once.
             clock: Seconds that never go back; decides what has expired.
             wall_clock: Seconds since the epoch; only for `started_at`.
 
@@ -64,8 +67,13 @@ class MemoryStore:
         if max_entries < 1:
             raise ConfigurationError(f"max_entries must be 1 or more, not {max_entries!r}.")
 
+        if max_bytes < 1:
+            raise ConfigurationError(f"max_bytes must be 1 or more, not {max_bytes!r}.")
+
         self._ttl_seconds = ttl_seconds
         self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._clock = clock
         self._wall_clock = wall_clock
         self._slots: dict[_Identity, _Slot] = {}
@@ -124,8 +132,10 @@ class MemoryStore:
             if slot is None:
                 return False
 
+            now = self._clock()
+            self._make_room_for(len(record.body), now)
             slot.record = record
-            self._by_expiry[identity] = self._clock() + self._ttl_seconds
+            self._by_expiry[identity] = now + self._ttl_seconds
             self._by_use[identity] = None
             return True
 
@@ -192,8 +202,17 @@ class MemoryStore:
 
         self._drop(least_used)
 
+    def _make_room_for(self, size: int, now: float) -> None:
+        self._bytes += size
+
+        while self._bytes > self._max_bytes and self._by_use:
+            oldest = next(iter(self._by_expiry))
+            has_expired = self._by_expiry[oldest] <= now
+            self._drop(oldest if has_expired else next(iter(self._by_use)))
+
     def _drop(self, identity: _Identity) -> None:
-        del self._slots[identity]
+        record = self._slots.pop(identity).record
+        self._bytes -= 0 if record is None else len(record.body)
         del self._by_expiry[identity]
         del self._by_use[identity]
 

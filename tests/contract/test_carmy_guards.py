@@ -10,6 +10,8 @@ from fastapi.security import HTTPBearer
 from fastapi.testclient import TestClient
 
 from fastapi_carmy import AgentRouter, Caller, CurrentCaller
+from fastapi_carmy.errors import ToolError
+from fastapi_carmy.injection import solver
 from tests.support.asgi import connect
 from tests.support.calls import app_of, caller_from_headers, code, post
 
@@ -349,3 +351,19 @@ async def test_a_header_of_the_hosts_that_is_none_is_left_out(name: str) -> None
         "x-kept": "?",
         "content-length": exchange.headers["content-length"],
     }
+
+
+def test_scopes_that_fastapi_no_longer_takes_stop_the_registration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def moved(*, path: str, call: object, name: str, parent_oauth_scopes: list[str]) -> None: ...
+
+    monkeypatch.setattr(solver, "get_dependant", moved)
+    agent = AgentRouter()
+
+    async def wipe() -> None: ...
+
+    with pytest.raises(ToolError, match="own_oauth_scopes"):
+        agent.add_tool(
+            wipe, effect="write", dependencies=[Security(refuse_without_token, scopes=["admin"])]
+        )

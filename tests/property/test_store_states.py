@@ -32,6 +32,7 @@ from tests.support.clock import Clock
 
 TTL_SECONDS = 10
 MAX_ENTRIES = 3
+MAX_BYTES = 4
 KEYS = [
     Key(None, None, "r"),
     Key("a", None, "r"),
@@ -69,6 +70,7 @@ class StoreStates(RuleBasedStateMachine):
         self.store = MemoryStore(
             ttl_seconds=TTL_SECONDS,
             max_entries=MAX_ENTRIES,
+            max_bytes=MAX_BYTES,
             clock=self.clock,
             wall_clock=self.clock,
         )
@@ -149,13 +151,23 @@ class StoreStates(RuleBasedStateMachine):
 
         return len(self.model) < MAX_ENTRIES
 
+    def model_makes_room_for(self, body: bytes) -> None:
+        while True:
+            held = {
+                key: entry.record for key, entry in self.model.items() if entry.record is not None
+            }
+            if not held or len(body) + sum(len(one.body) for one in held.values()) <= MAX_BYTES:
+                return
+
+            del self.model[min(held, key=lambda key: self.model[key].used)]
+
     def owned(self, claim: Claim) -> Modelled | None:
         key, execution_id = claim
         entry = self.model.get(key)
         is_owned = entry and entry.execution_id == execution_id and entry.record is None
         return entry if is_owned else None
 
-    @rule(claim=claims, body=st.binary(max_size=3))
+    @rule(claim=claims, body=st.binary(max_size=5))
     def complete(self, claim: Claim, body: bytes) -> None:
         key, execution_id = claim
         record = Record(execution_id, "completed", body)
@@ -168,6 +180,7 @@ class StoreStates(RuleBasedStateMachine):
         entry = self.owned(claim)
         assert is_done == (entry is not None)
         if entry is not None:
+            self.model_makes_room_for(body)
             entry.state, entry.record = "finished", record
             entry.finished_at, entry.used = self.clock.now, self.steps
 

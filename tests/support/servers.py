@@ -1,5 +1,6 @@
 """Real servers: uvicorn in a thread of the test, or in a process of its own."""
 
+import asyncio
 import re
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 __all__ = ("ServerProcess", "serve_app", "serve_command", "serve_import")
@@ -34,6 +36,11 @@ class _Server(uvicorn.Server):
             self.settled.set()
 
 
+def _run(server: uvicorn.Server, listener: socket.socket) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(sockets=[listener]))
+
+
 @contextmanager
 def serve_app(app: ASGIApp, *, graceful_seconds: int = 5) -> Iterator[str]:
     """Serve `app` in a thread with an event loop of its own; yields its base URL.
@@ -47,13 +54,15 @@ def serve_app(app: ASGIApp, *, graceful_seconds: int = 5) -> Iterator[str]:
         lifespan="on",
         # The websockets packages warn when they are imported, and warnings are errors here.
         ws="none",
+        # Older versions would make the loop that they choose the one of the whole process.
+        loop="none",
         log_config=None,
         timeout_graceful_shutdown=graceful_seconds,
     )
     server = _Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=_run, args=(server, listener))
         thread.start()
         try:
             assert server.settled.wait(LIMIT_SECONDS), "The server does not start."

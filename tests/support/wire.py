@@ -4,6 +4,7 @@ Events of the test reach into the application, so a test knows where an executio
 it hangs up, and a hang-up is a socket that closes.
 """
 
+import os
 import socket
 from asyncio import all_tasks
 from collections.abc import AsyncIterator, Mapping
@@ -91,7 +92,9 @@ class Wire:
     def hang_up_now(self) -> None:
         """Close the connection without giving anybody else a turn."""
         raw: socket.socket = self._stream.extra(SocketAttribute.raw_socket)  # noqa: S610
-        raw.shutdown(socket.SHUT_RDWR)
+        # uvloop's sockets don't let themselves be shut down; a copy of the descriptor does.
+        with socket.socket(fileno=os.dup(raw.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 class Served:

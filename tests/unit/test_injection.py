@@ -43,6 +43,8 @@ from fastapi_carmy.injection import (
     with_guards,
     with_overrides,
 )
+from fastapi_carmy.injection.plan import Plan
+from fastapi_carmy.signature import read_parameters
 from fastapi_carmy.threads import LoopLimiter
 from fastapi_carmy.tool import Tool
 from tests.support.tools import call, context_of, names_of, opened_on, scope_of, validate
@@ -954,3 +956,11 @@ def test_the_arguments_of_a_tool_never_hold_what_is_injected() -> None:
     tool = tool_of(everything)
 
     assert validate(tool, {"n": 1}) == {"n": 1}
+
+
+def test_what_a_host_asks_of_a_plan_is_analysed_once() -> None:
+    plan = Plan("tool", read_parameters("tool", takes_security))
+
+    assert plan.needs_request
+    assert plan.securities(("a",)) is plan.securities(("a",))
+    assert plan.securities(("a",)) is not plan.securities(())

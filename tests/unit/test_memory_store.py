@@ -84,6 +84,65 @@ async def test_the_least_recently_used_answer_makes_room() -> None:
     assert await store.lookup(key("c")) is not None
 
 
+async def finish_with(store: IdempotencyStore, name: str, size: int) -> None:
+    record = Record(f"exec_{name}", "completed", b"x" * size)
+    assert await claim(store, name) == Acquired()
+    assert await store.complete(key(name), execution_id=f"exec_{name}", record=record)
+
+
+async def held(store: IdempotencyStore, names: str) -> str:
+    return "".join([name for name in names if await store.lookup(key(name)) is not None])
+
+
+async def test_the_least_recently_used_answers_make_room_for_the_bytes_of_a_new_one() -> None:
+    store = MemoryStore(max_bytes=10)
+    for name in "abc":
+        await finish_with(store, name, 3)
+    await claim(store, "a")
+    await claim(store, "r")
+
+    await finish_with(store, "d", 6)
+
+    assert await held(store, "abcdr") == "adr"
+
+
+async def test_an_answer_over_the_limit_is_kept_until_the_next_one() -> None:
+    store = MemoryStore(max_bytes=10)
+    await finish_with(store, "a", 3)
+
+    await finish_with(store, "b", 11)
+    after_one = await held(store, "ab")
+    await finish_with(store, "c", 10)
+
+    assert (after_one, await held(store, "abc")) == ("b", "c")
+
+
+async def test_expired_answers_make_room_before_those_that_count() -> None:
+    clock = Clock()
+    store = MemoryStore(ttl_seconds=60, max_bytes=10, clock=clock)
+    await finish_with(store, "a", 4)
+    clock.now = 30
+    await finish_with(store, "b", 4)
+    await claim(store, "a")
+    await claim(store, "c")
+    clock.now = 60
+
+    await store.complete(
+        key("c"), execution_id="exec_c", record=Record("exec_c", "completed", b"xxxx")
+    )
+
+    assert await held(store, "abc") == "bc"
+
+
+async def test_many_megabytes_of_answers_are_not_held_by_default() -> None:
+    store = MemoryStore()
+
+    for number in range(70):
+        await finish_with(store, f"{number}", 2**20)
+
+    assert store.entry_count == 64
+
+
 async def test_a_store_full_of_unfinished_entries_refuses_new_ones() -> None:
     store = MemoryStore(max_entries=2)
     await claim(store, "a")
@@ -113,7 +172,8 @@ async def test_expired_answers_are_forgotten_as_new_calls_come() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ttl_seconds": 0}, {"ttl_seconds": float("nan")}, {"max_entries": 0}]
+    "options",
+    [{"ttl_seconds": 0}, {"ttl_seconds": float("nan")}, {"max_entries": 0}, {"max_bytes": 0}],
 )
 def test_limits_must_be_positive(options: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
