@@ -24,3 +24,15 @@ class Caller:
 
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     """Whatever else the host wants its tools and policies to see."""
+
+    def __post_init__(self) -> None:
+        """Refuse a text as permissions: `in` would look for parts of it.
+
+        Raises:
+            TypeError: If `permissions` is a text; split it into a set first.
+        """
+        if isinstance(self.permissions, str | bytes):
+            raise TypeError("Caller.permissions is a set of texts, not one text; split it first.")
+
+        if type(self.permissions) is not frozenset:
+            object.__setattr__(self, "permissions", frozenset(self.permissions))

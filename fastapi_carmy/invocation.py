@@ -3,9 +3,13 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import cast
 
+from anyio.lowlevel import checkpoint
+
 from fastapi_carmy.context import AgentContext
 
 __all__ = ("call_async_generator", "iterate")
+
+_ITEMS_A_TURN = 100
 
 
 async def call_async_generator(
@@ -19,6 +23,10 @@ async def call_async_generator(
         async for item in generator:
             report(item)
             items.append(item)
+
+            if len(items) % _ITEMS_A_TURN == 0:
+                # One that never awaits would hold the loop, its own deadline included.
+                await checkpoint()
     finally:
         if isinstance(generator, AsyncGenerator):
             await generator.aclose()

@@ -15,6 +15,7 @@ from fastapi_carmy.runtime_errors import (
     store_error,
 )
 from fastapi_carmy.stores.base import (
+    Acquired,
     Conflict,
     IdempotencyCapacityError,
     IdempotencyStore,
@@ -161,5 +162,11 @@ async def reserve(
 
     if isinstance(outcome, Conflict):
         raise idempotency_conflict()
+
+    # A store is somebody else's code, and may answer what no type allows.
+    if not isinstance(outcome, Acquired):  # pyright: ignore[reportUnnecessaryIsInstance]
+        # Whether the call is free is not known, so it does not run.
+        _logger.error("The idempotency store answered with a %s.", type(outcome).__name__)
+        raise store_error()
 
     return held

@@ -327,8 +327,8 @@ class AgentRouter(AgUiRoutes):
             arguments: By name; values as JSON or pydantic can hold them.
             caller: Who calls; anonymous by default.
             request_id: Makes a repeated call safe.
-            request: Where dependencies read headers and the like; without one they run on
-                an empty request of the application.
+            request: Where dependencies read headers and the like. Without one, a tool that
+                takes something from an HTTP request is refused as `INVALID_REQUEST`.
             app: The application whose overrides and state count, where there is no
                 `request`; needed only when several include this router.
 

@@ -123,13 +123,14 @@ def json_text(value: object, what: str) -> bytes:
     """
     try:
         return to_json(value, inf_nan_mode="null")
-    except (ValueError, RecursionError):
+    except Exception:  # noqa: BLE001, S110
         pass
 
-    # A lone surrogate is the one fault that can be mended.
+    # A lone surrogate is the one fault that can be mended. What a value's own code raises
+    # meanwhile, a model that is not fully defined for one, is a value that JSON can't hold.
     try:
         return to_json(_mended(_plain(value)), inf_nan_mode="null")
-    except (ValueError, RecursionError):
+    except Exception:  # noqa: BLE001
         raise EventEncodingError(f"{what} holds a value that JSON can't.") from None
 
 
@@ -137,7 +138,8 @@ def json_document(value: object, what: str, dump: Callable[[], bytes]) -> bytes:
     """Return `value` as JSON, by `dump` if that can, as `json_text` otherwise."""
     try:
         return dump()
-    except (ValueError, RecursionError):
+    except Exception:  # noqa: BLE001, S110
+        # As in `json_text`, which tells what can't be mended.
         pass
 
     return json_text(value, what)

@@ -22,7 +22,7 @@ from fastapi_carmy.agui.agents import BoundAgent
 from fastapi_carmy.agui.channel import Channel
 from fastapi_carmy.agui.context import RunContext, RunOutcome
 from fastapi_carmy.agui.encode import json_text
-from fastapi_carmy.agui.errors import AgUiError, RunCancelledError
+from fastapi_carmy.agui.errors import AgUiError, EventEncodingError, RunCancelledError
 from fastapi_carmy.agui.failures import TIMEOUT, failure_event
 from fastapi_carmy.agui.handles import MessageHandle
 from fastapi_carmy.agui.interruption import Interruption, close_iterator
@@ -241,7 +241,13 @@ class Run:
                 RunFinishedInterruptOutcome(type="interrupt", interrupts=interrupts)
             )
 
-        return self._finished(None, from_json(json_text(value, "The agent's result")))
+        result = from_json(json_text(value, "The agent's result"))
+
+        if result is None:
+            # `None` itself ended above: this was a number that JSON has no word for.
+            raise EventEncodingError("The agent's result is no value that JSON can hold.")
+
+        return self._finished(None, result)
 
     def _finished(self, outcome: RunOutcome | None, result: object = None) -> RunFinishedEvent:
         return RunFinishedEvent(

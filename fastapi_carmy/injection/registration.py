@@ -1,6 +1,7 @@
 """From a function to a `Tool`."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -133,6 +134,7 @@ def make_tool(
     """
     name = name_of(call) if name is None else name
     _check(name, call)
+    _check_limits(name, timeout_seconds, on_disconnect, confirmation)
     kind = kind_of(call)
 
     def read(names: Mapping[str, Any] | None) -> tuple[_ToolPlan, Output, dict[str, object]]:
@@ -291,6 +293,21 @@ def _check(name: str, call: Callable[..., Any]) -> None:
 
     if inspect.isclass(call):
         raise ToolError(name, "a tool is a function or a callable instance, not a class")
+
+
+def _check_limits(
+    name: str, timeout_seconds: object, on_disconnect: object, confirmation: object
+) -> None:
+    if timeout_seconds is not None and not (
+        isinstance(timeout_seconds, int | float) and 0 < timeout_seconds < math.inf
+    ):
+        raise ToolError(name, f"timeout_seconds is a number above 0, not {timeout_seconds!r}")
+
+    if on_disconnect not in (None, "cancel", "finish"):
+        raise ToolError(name, f"on_disconnect is 'cancel' or 'finish', not {on_disconnect!r}")
+
+    if confirmation not in ("none", "required"):
+        raise ToolError(name, f"confirmation is 'none' or 'required', not {confirmation!r}")
 
 
 def _effect(name: str, effect: Effect | str) -> Effect:

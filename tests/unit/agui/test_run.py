@@ -11,6 +11,7 @@ import anyio
 import pytest
 from ag_ui import core
 from ag_ui.core import BaseEvent
+from pydantic import BaseModel
 
 from fastapi_carmy.agui.agents import agent_of
 from fastapi_carmy.agui.context import RunContext
@@ -744,3 +745,27 @@ async def test_a_run_leaves_nothing_behind() -> None:
     gc.collect()
 
     assert not [one for one in gc.get_objects() if isinstance(one, Run)]
+
+
+class _Later(BaseModel):
+    x: "NotDefinedYet"  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param({(1, 2): "\ud800"}, id="a key that is a tuple"),
+        pytest.param(_Later.model_construct(x=1), id="a model that is not fully defined"),
+        pytest.param(float("nan"), id="not a number"),
+        pytest.param(object(), id="an object"),
+    ],
+)
+async def test_a_result_that_json_cannot_hold_fails_the_run(result: object) -> None:
+    async def agent(run: Ctx) -> Any:
+        return result
+
+    with anyio.fail_after(5):
+        events = await collect(agent, run_input())
+
+    assert types(events) == ["RUN_STARTED", "RUN_ERROR"]
+    assert getattr(events[-1], "code", None) == "SERIALIZATION"
