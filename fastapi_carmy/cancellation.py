@@ -14,6 +14,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
+from fastapi_carmy.timer_wheel import SLOT_SECONDS, TimerWheel
+
 __all__ = (
     "Bell",
     "CancelReason",
@@ -36,7 +38,9 @@ Interrupted = asyncio.CancelledError
 Task = asyncio.Task
 """A running piece of work, as `start_task` returns it."""
 
-_WATCH_AFTER_SECONDS = 0.05
+
+_RIDE_SECONDS = 2 * SLOT_SECONDS
+"""The longest that the wheel takes to call back."""
 
 
 class NoThreadError(asyncio.CancelledError):
@@ -61,43 +65,28 @@ class Cancellation:
     `fire_threadsafe`, `reason` and `is_cancelled` work from any thread.
     """
 
-    __slots__ = (
-        "_alarm",
-        "_alarm_at",
-        "_at_alarm",
-        "_before",
-        "_home",
-        "_loop",
-        "_sent",
-        "_task",
-        "_tick",
-        "_waiting",
-        "_watch",
-        "_watcher",
-        "finishes",
-        "overran",
-        "reason",
-    )
+    # Most calls end before they need any of these, and pay nothing for them.
+    reason: CancelReason | None = None
+    """Why it was told to stop; `None` as long as it was not."""
+    finishes = False
+    """Whether a disconnect is only noted, because the work is to run to its end."""
+    overran = False
+    """Whether finishing took longer than `limit_finish` allowed."""
+    _home: "asyncio.Task[object] | None" = None
+    _task: "asyncio.Task[object] | None" = None
+    _before = 0
+    _sent = 0
+    _wheel: TimerWheel | None = None
+    _alarm: asyncio.TimerHandle | None = None
+    _alarm_at = 0.0
+    _at_alarm: Callable[[], None] | None = None
+    _watch: Callable[[], Awaitable[None]] | None = None
+    _watcher: "asyncio.Task[None] | None" = None
 
     def __init__(self) -> None:
         """Belong to the running loop; nothing is watched yet."""
-        self.reason: CancelReason | None = None
-        self.finishes = False
-        """Whether a disconnect is only noted, because the work is to run to its end."""
-        self.overran = False
-        """Whether finishing took longer than `limit_finish` allowed."""
         self._loop = asyncio.get_running_loop()
-        self._home: asyncio.Task[object] | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._before = 0
-        self._sent = 0
         self._waiting: list[Latch] = []
-        self._tick: asyncio.TimerHandle | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
-        self._at_alarm: Callable[[], None] | None = None
-        self._watch: Callable[[], Awaitable[None]] | None = None
-        self._watcher: asyncio.Task[None] | None = None
 
     @property
     def is_cancelled(self) -> bool:
@@ -153,8 +142,13 @@ class Cancellation:
         self._before = task.cancelling()
 
     def end(self) -> None:
-        """Let nothing interrupt the current task any more."""
+        """Let nothing interrupt the current task any more, and forget the limit."""
         self._task = None
+        self._at_alarm = None
+
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     async def settle(self) -> bool:
         """Take back the interruption, if there was one; tell whether this object sent it.
@@ -181,48 +175,60 @@ class Cancellation:
         return task.cancelling() <= self._before
 
     def limit(self, seconds: float) -> None:
-        """Fire `DEADLINE` after `seconds`, until `lift`."""
-        self._set_alarm(seconds, self._at_deadline)
+        """Fire `DEADLINE` after `seconds`, until `end`."""
+        self._at_alarm = self._at_deadline
+        self._alarm_at = self._loop.time() + seconds
+
+        # What rides the wheel is called back by it before any longer limit is over.
+        if self._wheel is None or seconds <= _RIDE_SECONDS:
+            self._set_alarm(seconds)
 
     def limit_finish(self, seconds: float) -> None:
-        """Interrupt the current task every `seconds`, until `lift`, whatever was said.
+        """Interrupt the current task every `seconds`, until `close`, whatever was said.
 
         Each interruption ends one wait, and there may be another one behind it. `overran`
         tells afterwards that this happened.
         """
         task = asyncio.current_task()
         assert task is not None
+        self.end()
         self._before = task.cancelling()
-        self._set_alarm(seconds, partial(self._cut, task, seconds))
-
-    def lift(self) -> None:
-        """Forget the limit."""
-        self._at_alarm = None
-
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._at_alarm = partial(self._cut, task, seconds)
+        self._alarm_at = self._loop.time() + seconds
+        self._set_alarm(seconds)
 
     def watch(self, disconnected: Callable[[], Awaitable[None]]) -> None:
         """Fire `DISCONNECT` once `disconnected()` returns.
 
-        A quick call never pays for it: the task that waits starts after 50 ms.
+        A quick call never pays for it: the task that waits starts after 50 to 100 ms.
         """
         self._watch = disconnected
-        self._tick = self._loop.call_later(_WATCH_AFTER_SECONDS, self._at_tick)
+
+        if self._wheel is None:
+            self._wheel = TimerWheel.ride(self._loop, self)
 
     def close(self) -> None:
         """Stop watching and forget the limit; say it when the execution is over."""
-        self.lift()
-        self._task = None
+        if self._task is not None or self._at_alarm is not None:
+            self.end()
 
-        if self._tick is not None:
-            self._tick.cancel()
-            self._tick = None
+        if self._wheel is not None:
+            self._wheel.discard(self)
+            self._wheel = None
 
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
+
+    def at_slot(self) -> None:
+        """Set the timers of a call that takes its time."""
+        self._wheel = None
+
+        if self._at_alarm is not None and self._alarm is None:
+            self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
+
+        if self._watch is not None and self._watcher is None:
+            self._watcher = self._loop.create_task(self._wait_for_disconnect(self._watch))
 
     def _interrupt(self) -> None:
         if self._task is not None:
@@ -238,24 +244,13 @@ class Cancellation:
     def _at_deadline(self) -> None:
         self.fire(CancelReason.DEADLINE)
 
-    def _set_alarm(self, seconds: float, at_alarm: Callable[[], None]) -> None:
-        self.lift()
-        self._at_alarm = at_alarm
-        self._alarm_at = self._loop.time() + seconds
+    def _set_alarm(self, seconds: float) -> None:
+        assert self._at_alarm is not None
 
-        # A tick is under way and comes first: it sets the timer, so that a quick call
-        # needs only one.
-        if self._tick is None or seconds <= _WATCH_AFTER_SECONDS:
-            self._alarm = self._loop.call_at(self._alarm_at, at_alarm)
-
-    def _at_tick(self) -> None:
-        self._tick = None
-
-        if self._at_alarm is not None and self._alarm is None:
+        if seconds <= _RIDE_SECONDS:
             self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
-
-        if self._watch is not None:
-            self._watcher = self._loop.create_task(self._wait_for_disconnect(self._watch))
+        elif self._wheel is None:
+            self._wheel = TimerWheel.ride(self._loop, self)
 
     async def _wait_for_disconnect(self, disconnected: Callable[[], Awaitable[None]]) -> None:
         await disconnected()

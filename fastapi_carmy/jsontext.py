@@ -9,13 +9,16 @@ from typing import Final, cast
 
 from pydantic_core import from_json, to_json
 
-__all__ = ("check_readable", "encode")
+__all__ = ("FREELY_READABLE", "check_readable", "encode")
 
 _MAX_DEPTH: Final = 127
 """A request nests 128 levels; an answer takes one for itself."""
 
 _MAX_DEPTH_OF_PARTS: Final = 100
 """So that what holds them has room left."""
+
+FREELY_READABLE: Final = 2 * _MAX_DEPTH
+"""Bytes in which nothing can nest too deep, for a level takes two, nor have too many digits."""
 
 _MAX_DIGITS: Final = 4300
 _MAX_BITS: Final = 14_000
@@ -52,8 +55,7 @@ def check_readable(data: bytes, *, may_nest: bool = True) -> None:
     Raises:
         ValueError: If it nests too deep, or an integer has too many digits.
     """
-    # A level takes two bytes.
-    if may_nest and len(data) > 2 * _MAX_DEPTH and _nests_too_deep(data):
+    if may_nest and len(data) > FREELY_READABLE and _nests_too_deep(data):
         raise ValueError(f"It nests deeper than {_MAX_DEPTH}.")
 
     # Texts may have as many digits as they like.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.errors import AgentError, ConfigurationError, ErrorCategory
 from fastapi_carmy.quotas import MemoryQuota, QuotaKey
-from fastapi_carmy.tool import Effect, ToolSpec
+from fastapi_carmy.tool import ToolSpec
 
 if TYPE_CHECKING:
     from fastapi_carmy.shared_quotas import AnyStorage, SharedQuota
@@ -148,6 +148,11 @@ class Policies:
     """What takes back each of `admits`, at the same place; `None` where nothing does."""
     lists: tuple[Callable[[Caller, ToolSpec], bool], ...]
 
+    def concern(self, tool: ToolSpec) -> bool:
+        """Return whether there is any policy to ask before `tool` runs."""
+        # The first one is `SafePolicy`.
+        return tool.needs_confirmation or len(self.checks) > 1
+
     async def check(self, call: PolicyCall) -> None:
         """Ask each policy in order; the first that refuses wins.
 
@@ -263,7 +268,7 @@ class SafePolicy:
             AgentError: `CONFIRMATION_REQUIRED`.
         """
         tool = call.tool
-        if tool.effect != Effect.DESTRUCTIVE and tool.confirmation == "none":
+        if not tool.needs_confirmation:
             return
 
         permission = f"confirm:{tool.name}"

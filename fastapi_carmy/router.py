@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, cast
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from fastapi import APIRouter, params
 from starlette.requests import Request
@@ -151,6 +151,8 @@ class AgentRouter(AgUiRoutes):
         self._service: Service | None = None
         self._building = threading.Lock()
         self._known_apps: WeakSet[object] = WeakSet()
+        # The one that was asked for last is known without a search.
+        self._last_app: Callable[[], object] = lambda: None
         self._running_apps: list[object] = []
         self._protocol = Protocol(
             self,
@@ -442,12 +444,20 @@ class AgentRouter(AgUiRoutes):
         Raises:
             ConfigurationError: If the router is put together wrongly, or can't be there.
         """
+        service = self._service
+
+        if service is not None and app is self._last_app():
+            return service
+
         service = self._build()
 
-        if app is not None and app not in self._known_apps:
-            tools = service.catalog.tools.values()
-            check_application(self, app, tools, has_caller=self.carmy_caller is not None)
-            self._known_apps.add(app)
+        if app is not None:
+            if app not in self._known_apps:
+                tools = service.catalog.tools.values()
+                check_application(self, app, tools, has_caller=self.carmy_caller is not None)
+                self._known_apps.add(app)
+
+            self._last_app = ref(app)
 
         return service
 

@@ -21,8 +21,8 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         """Serve executions under `settings`; binds nothing to a loop."""
         self.settings = settings
-        # Executions, and whatever is on its way to becoming one → its signal.
-        self._live: dict[object, Cancellation] = {}
+        # Signal → the execution that has it; `None` for what is on its way to becoming one.
+        self._live: dict[Cancellation, Execution | None] = {}
         self._idle: Latch | None = None
 
     @property
@@ -33,13 +33,13 @@ class Runtime:
     def execution(
         self,
         call: Call,
-        caller: Caller,
+        caller: Caller | None,
         opened: Opened,
         cancellation: Cancellation,
         report: Callable[[Event], None] | None = None,
     ) -> Execution:
         """Prepare one execution: `run` it, then `aclose` it, both in the same task."""
-        execution = Execution(
+        execution = self._live[cancellation] = Execution(
             self.settings,
             call,
             caller,
@@ -48,16 +48,15 @@ class Runtime:
             report=report,
             leave=self.leave,
         )
-        self.enter(execution, cancellation)
         return execution
 
-    def enter(self, key: object, cancellation: Cancellation) -> None:
+    def enter(self, cancellation: Cancellation) -> None:
         """Know something that `stop` is to interrupt and to wait for, until it leaves."""
-        self._live[key] = cancellation
+        self._live[cancellation] = None
 
-    def leave(self, key: object) -> None:
-        """Forget what has entered; harmless when repeated."""
-        self._live.pop(key, None)
+    def leave(self, cancellation: Cancellation) -> None:
+        """Forget what has entered, or was an execution; harmless when repeated."""
+        self._live.pop(cancellation, None)
 
         idle = self._idle
 
@@ -79,7 +78,7 @@ class Runtime:
         # Before anything else, so that nobody who leaves goes unnoticed.
         idle = self._idle = self._idle or Latch()
 
-        for cancellation in tuple(self._live.values()):
+        for cancellation in tuple(self._live):
             # It may live in another loop, or in one that was closed.
             with suppress(RuntimeError):
                 cancellation.fire_threadsafe(CancelReason.STOP)
@@ -90,7 +89,7 @@ class Runtime:
 
         self._idle = None
 
-        left_behind = [key for key in self._live if isinstance(key, Execution)]
+        left_behind = [one for one in self._live.values() if one is not None]
 
         with anyio.move_on_after(seconds):
             for execution in left_behind:

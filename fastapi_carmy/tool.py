@@ -1,13 +1,14 @@
 """A tool: what it declares, and how it is validated, run and answered for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, NotRequired, Protocol, TypedDict
 
 __all__ = (
     "Confirmation",
     "Effect",
+    "Envelope",
     "Input",
     "InvalidOutputError",
     "OnDisconnect",
@@ -57,27 +58,42 @@ class ToolSpec:
     on_disconnect: OnDisconnect | None = None
     """What a hang-up does; `None` means the router's."""
     tags: tuple[str, ...] = ()
+    is_repeatable: bool = field(init=False)
+    """Whether running it twice is safe: it has no effect, or says so itself."""
+    is_cacheable: bool = field(init=False)
+    """Whether a success may be cached by the agent."""
+    needs_confirmation: bool = field(init=False)
+    """Whether a person has to agree first. Source: carmy/1, section 4.4."""
 
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether running it twice is safe: it has no effect, or says so itself."""
-        return self.idempotent or self.effect in (Effect.NONE, Effect.READ)
-
-    @property
-    def is_cacheable(self) -> bool:
-        """Whether a success may be cached by the agent."""
-        return self.idempotent and self.effect in (Effect.NONE, Effect.READ)
+    def __post_init__(self) -> None:
+        """Work out once what every call asks."""
+        has_no_effect = self.effect in (Effect.NONE, Effect.READ)
+        needs_person = self.confirmation != "none" or self.effect == Effect.DESTRUCTIVE
+        # The way a frozen dataclass sets its own fields.
+        object.__setattr__(self, "is_repeatable", self.idempotent or has_no_effect)
+        object.__setattr__(self, "is_cacheable", self.idempotent and has_no_effect)
+        object.__setattr__(self, "needs_confirmation", needs_person)
 
 
 class InvalidOutputError(Exception):
     """A tool returned what its output schema does not allow; the text is for the log."""
 
 
+class Envelope(TypedDict):
+    """What a call's body holds, once it is validated."""
+
+    tool: str
+    arguments: dict[str, object]
+    """Validated, by parameter name."""
+    request_id: NotRequired[object]
+    """As sent."""
+
+
 class Input(Protocol):
     """Validates a call's envelope for one tool."""
 
-    def validate_json(self, body: bytes) -> dict[str, object]:
-        """Return `{"tool": …, "arguments": {…}, …}` with validated arguments.
+    def validate_json(self, body: bytes) -> Envelope:
+        """Return the envelope with validated arguments.
 
         Envelope keys other than `tool`, `arguments` and `request_id` are refused.
 
@@ -126,7 +142,10 @@ class Tool:
     caller_parameters: tuple[str, ...] = ()
     """Names of the parameters that take the `Caller` itself."""
 
-    @property
-    def has_injected(self) -> bool:
-        """Whether it takes anything that is no argument."""
-        return bool(self.has_dependencies or self.context_parameters or self.caller_parameters)
+    has_injected: bool = field(init=False)
+    """Whether it takes anything that is no argument."""
+
+    def __post_init__(self) -> None:
+        """Work out once what every call asks."""
+        has_own = bool(self.context_parameters or self.caller_parameters)
+        object.__setattr__(self, "has_injected", self.has_dependencies or has_own)

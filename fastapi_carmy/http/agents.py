@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from fastapi import APIRouter
+
+from fastapi_carmy.http.remembered import RememberingRouter
 
 if TYPE_CHECKING:
     from ag_ui.core import AgentCapabilities
@@ -18,7 +19,7 @@ __all__ = ("AgUiRoutes",)
 _Agent = TypeVar("_Agent")
 
 
-class AgUiRoutes(APIRouter):
+class AgUiRoutes(RememberingRouter):
     """A router on which AG-UI agents can be mounted."""
 
     carmy_caller: Callable[..., object] | None = None

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
@@ -9,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.catalog import Document, discovery
 from fastapi_carmy.errors import AgentError
-from fastapi_carmy.http.responses import send_document, send_error
+from fastapi_carmy.http.responses import Answer, send_document, send_error
 from fastapi_carmy.injection import Guards, HttpOpened, headers_read
 from fastapi_carmy.service import Service
 
@@ -47,7 +48,7 @@ class _DocumentEndpoint:
         self._service = service
         self._per_caller = per_caller
 
-    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
+    async def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Answer:
         """See `Endpoint.respond`."""
         opened = HttpOpened(scope, receive, guards)
 
@@ -59,9 +60,9 @@ class _DocumentEndpoint:
             raise
 
         await opened.aclose(None)
-        await send_document(
-            send,
-            document,
+        return partial(
+            send_document,
+            document=document,
             if_none_match=_if_none_match(scope),
             vary=", ".join(headers_read(guards.dependant)) if self._per_caller else "",
         )

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import (
     Cancellation,
     CancelReason,
@@ -15,15 +14,17 @@ from fastapi_carmy.cancellation import (
     join,
     start_task,
 )
-from fastapi_carmy.envelope import Call, decode
+from fastapi_carmy.envelope import decode
 from fastapi_carmy.errors import AgentError
+from fastapi_carmy.events import Event
 from fastapi_carmy.execution import Execution
 from fastapi_carmy.http.accept import wants_event_stream
 from fastapi_carmy.http.frames import ExecutionFrames
-from fastapi_carmy.http.request import Inbox, RequestHead, disconnected
-from fastapi_carmy.http.responses import send_error, send_result
+from fastapi_carmy.http.request import Inbox
+from fastapi_carmy.http.responses import Answer, send_error, send_result
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
+from fastapi_carmy.result import ExecutionResult
 from fastapi_carmy.runtime_errors import cancelled
 from fastapi_carmy.service import Service
 
@@ -52,154 +53,141 @@ class ExecuteEndpoint:
         # The loop holds tasks weakly; these outlive their request when a client hangs up.
         self._tasks: set[Task[object]] = set()
 
-    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
+    async def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Answer:
         """See `Endpoint.respond`."""
-        head = RequestHead.of(scope)
-        head.check_length(self._max_body_bytes)
-        request = _Request(
-            self._service(scope.get("app")),
-            scope,
-            receive,
-            guards,
-            head=head,
-            max_body_bytes=self._max_body_bytes,
-        )
+        inbox = Inbox(scope, receive, self._max_body_bytes)
+        inbox.check_length()
+        service = self._service(scope.get("app"))
+        opened = HttpOpened(scope, inbox.receive, guards)
 
-        if wants_event_stream(head.accept):
-            await self._stream(request, send)
-        else:
-            await _answer(request, send)
+        if inbox.accept and wants_event_stream(inbox.accept):
+            request = _Request(service, inbox, opened)
+            return await self._stream(request, scope, receive)
+
+        execution = await _execution(service, inbox, opened, Cancellation())
+        return partial(_send, opened, execution, await execution.run())
 
     async def refuse(self, send: Send, error: AgentError) -> None:
         """See `Endpoint.refuse`."""
         await send_error(send, error)
 
-    async def _stream(self, request: "_Request", send: Send) -> None:
+    async def _stream(self, request: "_Request", scope: Scope, receive: Receive) -> Answer:
         """Run the call in a task of its own, so that a slow reader can't stall it."""
         frames = ExecutionFrames()
         cancellation = Cancellation()
         task = start_task(_produce(request, frames, cancellation))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        stream = FrameStream(
-            frames,
-            headers=_STREAM_HEADERS,
-            on_disconnect=partial(cancellation.fire, CancelReason.DISCONNECT),
-            watch=False,
-        )
+        hang_up = partial(cancellation.fire, CancelReason.DISCONNECT)
+        stream = FrameStream(frames, headers=_STREAM_HEADERS, on_disconnect=hang_up, watch=False)
 
         try:
             await frames.opened()
-            await stream(request.scope, request.receive, send)
-            await join(task)
         except BaseException:
-            cancellation.fire(CancelReason.DISCONNECT)
+            hang_up()
             raise
 
+        return partial(_send_events, partial(stream, scope, receive), hang_up, task)
 
-class _Request:
+
+class _Request(NamedTuple):
     """One request on its way to becoming an execution."""
 
-    def __init__(
-        self,
-        service: Service,
-        scope: Scope,
-        receive: Receive,
-        guards: Guards,
-        *,
-        head: RequestHead,
-        max_body_bytes: int,
-    ) -> None:
-        self.scope = scope
-        self.receive = receive
-        self._inbox = Inbox(receive, max_body_bytes)
-        self.opened = HttpOpened(scope, self._inbox.receive, guards)
-        self._service = service
-        self._head = head
-
-    async def execution(
-        self, cancellation: Cancellation, frames: ExecutionFrames | None = None
-    ) -> Execution:
-        """Pass the router's guards, read the body, and prepare what it asks for.
-
-        Raises:
-            Exception: What a guard refuses with, or an `AgentError` of ours; the guards are
-                closed by then.
-        """
-        runtime = self._service.runtime
-        # A stream's task is known to nobody else until there is an execution.
-        runtime.enter(self, cancellation)
-
-        try:
-            cancellation.begin()
-            caller = await self.opened.router_guards() if self.opened.has_router_guards else None
-            self._head.check_content_type()
-            body = await self._inbox.body()
-            cancellation.watch(partial(disconnected, self.receive))
-            call = self._call(body)
-            cancellation.end()
-            return runtime.execution(
-                call,
-                caller or Caller(),
-                self.opened,
-                cancellation,
-                None if frames is None else frames.report,
-            )
-        except BaseException as error:
-            seen = await self._close(error, cancellation)
-
-            if seen is error:
-                raise
-
-            # Our own interruption, which is an answer.
-            raise seen from None
-        finally:
-            runtime.leave(self)
-
-    async def _close(self, error: BaseException, cancellation: Cancellation) -> BaseException:
-        """Close the guards after a refusal or an interruption; return what is to be raised."""
-        cancellation.end()
-
-        if isinstance(error, Interrupted) and await cancellation.settle():
-            error = cancelled()
-
-        try:
-            await self.opened.aclose(error if isinstance(error, Exception) else cancelled())
-        finally:
-            cancellation.close()
-
-        return error
-
-    def _call(self, body: bytes) -> Call:
-        call = decode(body, self._service.finder(self.opened.overrides))
-
-        if self._head.idempotency_keys:
-            call.request_id = _one_id(call.request_id, self._head.idempotency_keys)
-
-        return call
+    service: Service
+    inbox: Inbox
+    opened: HttpOpened
 
 
-async def _answer(request: _Request, send: Send) -> None:
-    """Run the call in the request's own task, and answer as JSON."""
-    execution = await request.execution(Cancellation())
-    result = await execution.run()
-    opened = request.opened
+async def _execution(
+    service: Service,
+    inbox: Inbox,
+    opened: HttpOpened,
+    cancellation: Cancellation,
+    report: Callable[[Event], None] | None = None,
+) -> Execution:
+    """Pass the router's guards, read the body, and prepare what it asks for.
+
+    Raises:
+        Exception: What a guard refuses with, or an `AgentError` of ours; the guards are
+            closed by then.
+    """
+    # A stream's task is known to nobody else until there is an execution.
+    service.runtime.enter(cancellation)
 
     try:
-        await send_result(send, result, opened.headers)
+        cancellation.begin()
+        caller = await opened.router_guards() if opened.has_router_guards else None
+        inbox.check_content_type()
+        body = await inbox.body()
+        cancellation.watch(inbox.disconnected)
+        call = decode(body, service.finder(opened.overrides))
+
+        if inbox.has_idempotency_key:
+            call.request_id = _one_id(call.request_id, inbox.idempotency_keys)
+
+        return service.runtime.execution(call, caller, opened, cancellation, report)
+    except BaseException as error:
+        try:
+            seen = await _close(error, opened, cancellation)
+        finally:
+            service.runtime.leave(cancellation)
+
+        if seen is error:
+            raise
+
+        # Our own interruption, which is an answer.
+        raise seen from None
+
+
+async def _close(
+    error: BaseException, opened: HttpOpened, cancellation: Cancellation
+) -> BaseException:
+    """Close the guards after a refusal or an interruption; return what is to be raised."""
+    cancellation.end()
+
+    if isinstance(error, Interrupted) and await cancellation.settle():
+        error = cancelled()
+
+    try:
+        await opened.aclose(error if isinstance(error, Exception) else cancelled())
+    finally:
+        cancellation.close()
+
+    return error
+
+
+async def _send(
+    opened: HttpOpened, execution: Execution, result: ExecutionResult, send: Send
+) -> None:
+    """Answer with JSON, and do what is left to do."""
+    try:
+        host_headers = () if opened.response is None else opened.headers
+        await send_result(send, result, host_headers)
     finally:
         # The execution is over whether or not somebody takes the answer.
-        if execution.has_outlived:
+        if execution.outlived is not None:
             await execution.aclose()
 
         if opened.background is not None:
             await opened.run_background(result)
 
 
+async def _send_events(
+    stream: Answer, hang_up: Callable[[], None], task: Task[object], send: Send
+) -> None:
+    """Answer with events, until the client leaves or the execution is over."""
+    try:
+        await stream(send)
+        await join(task)
+    except BaseException:
+        hang_up()
+        raise
+
+
 async def _produce(request: _Request, frames: ExecutionFrames, cancellation: Cancellation) -> None:
     """Run the call for a stream; a refusal before it starts ends the stream unopened."""
     try:
-        execution = await request.execution(cancellation, frames)
+        execution = await _execution(*request, cancellation, frames.report)
         result = await execution.run()
     except BaseException as error:
         frames.end(error)

@@ -1,57 +1,84 @@
-"""What an execute request says in its head, and its body, read with a limit."""
+"""A request as it comes in."""
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from starlette.types import Message, Receive, Scope
 
 from fastapi_carmy.runtime_errors import cancelled, invalid_request, payload_too_large
 
-__all__ = ("Inbox", "RequestHead", "disconnected")
+__all__ = ("Inbox", "disconnected")
 
 _JSON = re.compile(r"application/(?:[^;\s]+\+)?json", re.IGNORECASE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
 
-class RequestHead(NamedTuple):
-    """The headers that decide how a request is handled."""
+class Inbox:
+    """One request as it comes in: its head, and its body, read with a limit.
 
-    content_length: int | None
-    content_type: str
-    accept: str
-    idempotency_keys: tuple[str | None, ...]
-    """Each `Idempotency-Key` as the key that it holds; `None` for one that holds none."""
+    The body has two readers: us, and what the request depends on. A guard may read it before
+    us, a dependency after us; neither takes it from the other, and neither gets past the limit.
+    """
 
-    @classmethod
-    def of(cls, scope: Scope) -> "RequestHead":
-        """Read the head of an HTTP request."""
+    __slots__ = (
+        "_found",
+        "_has_ended",
+        "_headers",
+        "_max_bytes",
+        "_parts",
+        "_receive",
+        "_size",
+        "_taken",
+        "has_idempotency_key",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+        """Own `receive`; nothing of the body is read yet.
+
+        Args:
+            scope: ASGI's.
+            receive: ASGI's.
+            max_bytes: Limit of the body.
+        """
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         found = dict(headers)
+        self._headers = headers
+        self._found = found if len(found) == len(headers) else _joined(headers)
+        self.has_idempotency_key = b"idempotency-key" in found
+        """Whether `idempotency_keys` holds any."""
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._has_ended = False
+        self._taken = 0
 
-        if len(found) < len(headers):
-            found = _joined(headers)
+    @property
+    def content_type(self) -> str:
+        """As sent; empty when it was not."""
+        return self._found.get(b"content-type", b"").decode("latin-1")
 
-        keys: tuple[str | None, ...] = ()
+    @property
+    def accept(self) -> str:
+        """As sent; empty when it was not."""
+        return self._found.get(b"accept", b"").decode("latin-1")
 
-        if b"idempotency-key" in found:
-            keys = tuple(_key(value) for name, value in headers if name == b"idempotency-key")
+    @property
+    def idempotency_keys(self) -> tuple[str | None, ...]:
+        """Each `Idempotency-Key` as the key that it holds; `None` for one that holds none."""
+        return tuple(_key(value) for name, value in self._headers if name == b"idempotency-key")
 
-        return cls(
-            _content_length(found.get(b"content-length")),
-            found.get(b"content-type", b"").decode("latin-1"),
-            found.get(b"accept", b"").decode("latin-1"),
-            keys,
-        )
-
-    def check_length(self, max_bytes: int) -> None:
+    def check_length(self) -> None:
         """Refuse a declared length over the limit, before anything else.
 
         Raises:
             AgentError: `PAYLOAD_TOO_LARGE`.
         """
-        if self.content_length is not None and self.content_length > max_bytes:
-            raise payload_too_large(max_bytes)
+        length = self._found.get(b"content-length")
+
+        # A server refuses any other spelling itself; an absurd length is over every limit.
+        if length is not None and length.isdigit() and int(length[:20]) > self._max_bytes:
+            raise payload_too_large(self._max_bytes)
 
     def check_content_type(self) -> None:
         """Refuse a body that does not say it is JSON.
@@ -62,35 +89,11 @@ class RequestHead(NamedTuple):
         Source: carmy/1, section 2.1.
         """
         # The one spelling that nearly every client sends.
-        if self.content_type == "application/json":
+        if self._found.get(b"content-type") == b"application/json":
             return
 
         if _JSON.fullmatch(self.content_type.partition(";")[0].strip()) is None:
             raise invalid_request("the content type must be application/json")
-
-
-class Inbox:
-    """One request's messages, for two readers of its body: us, and what it depends on.
-
-    A guard may read the body before us, a dependency after us; neither takes it from the
-    other, and neither gets past the limit.
-    """
-
-    __slots__ = ("_has_ended", "_max_bytes", "_parts", "_receive", "_size", "_taken")
-
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        """Own `receive`; nothing is read yet.
-
-        Args:
-            receive: ASGI's.
-            max_bytes: Limit of the body.
-        """
-        self._receive = receive
-        self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._has_ended = False
-        self._taken = 0
 
     async def body(self) -> bytes:
         """Return the whole body, reading no further than the limit.
@@ -99,13 +102,13 @@ class Inbox:
             AgentError: `PAYLOAD_TOO_LARGE` past the limit; `CANCELLED` when the client left.
         """
         while not self._has_ended:
-            if (await self._next())["type"] == "http.disconnect":
+            if self._size > self._max_bytes:
+                raise payload_too_large(self._max_bytes)
+
+            if self._keep(await self._receive())["type"] == "http.disconnect":
                 raise cancelled()
 
-        if len(self._parts) == 1:
-            return self._parts[0]
-
-        return b"".join(self._parts)
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     async def receive(self) -> Message:
         """Return the next message, as ASGI's `receive`, for guards and dependencies.
@@ -117,7 +120,10 @@ class Inbox:
             if self._has_ended:
                 return await self._receive()
 
-            message = await self._next()
+            if self._size > self._max_bytes:
+                raise payload_too_large(self._max_bytes)
+
+            message = self._keep(await self._receive())
             self._taken = len(self._parts)
             return message
 
@@ -128,23 +134,23 @@ class Inbox:
             "more_body": self._taken < len(self._parts) or not self._has_ended,
         }
 
-    async def _next(self) -> Message:
-        # Who goes on after a refusal gets no further.
-        self._check_size()
-        message = await self._receive()
-        part: bytes = message.get("body", b"")
-        self._size += len(part)
-        self._check_size()
+    async def disconnected(self) -> None:
+        """Return once the client has left; the body must have been read."""
+        await disconnected(self._receive)
 
+    def _keep(self, message: Message) -> Message:
         if message["type"] == "http.request":
+            part: bytes = message.get("body", b"")
+            self._size += len(part)
+
+            # Who goes on after a refusal gets no further: both readers look before they read.
+            if self._size > self._max_bytes:
+                raise payload_too_large(self._max_bytes)
+
             self._parts.append(part)
             self._has_ended = not message.get("more_body", False)
 
         return message
-
-    def _check_size(self) -> None:
-        if self._size > self._max_bytes:
-            raise payload_too_large(self._max_bytes)
 
 
 async def disconnected(receive: Receive) -> None:
@@ -162,11 +168,6 @@ def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         found[name] = found[name] + b"," + value if is_list else value
 
     return found
-
-
-def _content_length(value: bytes | None) -> int | None:
-    # A server refuses any other spelling itself; an absurd length is over every limit.
-    return int(value[:20]) if value is not None and value.isdigit() else None
 
 
 def _key(value: bytes) -> str | None:

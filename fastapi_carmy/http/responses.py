@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from starlette.types import Send
@@ -12,7 +12,18 @@ from fastapi_carmy.errors import AgentError
 from fastapi_carmy.jsontext import encode
 from fastapi_carmy.result import ExecutionResult
 
-__all__ = ("error_body", "error_headers", "send_body", "send_document", "send_error", "send_result")
+__all__ = (
+    "Answer",
+    "error_body",
+    "error_headers",
+    "send_body",
+    "send_document",
+    "send_error",
+    "send_result",
+)
+
+Answer = Callable[[Send], Awaitable[None]]
+"""Sends a response; called once."""
 
 _logger = logging.getLogger(__name__)
 _RawHeaders = list[tuple[bytes, bytes]]
@@ -62,10 +73,10 @@ async def send_body(
     await send({"type": "http.response.body", "body": body})
 
 
-def send_result(
+async def send_result(
     send: Send, result: ExecutionResult, host_headers: Iterable[tuple[bytes, bytes]] = ()
-) -> Awaitable[None]:
-    """Send an execution's answer, when awaited.
+) -> None:
+    """Send an execution's answer.
 
     Args:
         send: ASGI's.
@@ -74,7 +85,7 @@ def send_result(
 
     Source: carmy/1, section 2.2.
     """
-    headers: _RawHeaders = [_JSON, _NO_STORE]
+    headers: _RawHeaders = [_JSON, _NO_STORE, (b"content-length", b"%d" % len(result.body))]
     status = 200
 
     if result.replayed:
@@ -86,7 +97,8 @@ def send_result(
         status = result.error.status_code
         headers.extend(error_headers(result.error.headers))
 
-    return send_body(send, status, result.body, headers)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": result.body})
 
 
 async def send_error(send: Send, error: AgentError) -> None:

@@ -14,10 +14,13 @@ from fastapi_carmy.injection.registration import (
     with_guards,
     with_overrides,
 )
-from fastapi_carmy.injection.solver import dependant_of, place_of, stub
+from fastapi_carmy.injection.solver import INCLUSION, NOTES, PLACE, dependant_of, place_of, stub
 from fastapi_carmy.injection.vary import headers_read
 
 __all__ = (
+    "INCLUSION",
+    "NOTES",
+    "PLACE",
     "CurrentCaller",
     "CurrentContext",
     "Guards",

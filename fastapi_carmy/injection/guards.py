@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Scope
 
 from fastapi_carmy.errors import ConfigurationError
-from fastapi_carmy.injection.solver import Dependant, dependant_of, dependants_in
+from fastapi_carmy.injection.solver import Dependant, dependants_in, place_of
 
 __all__ = ("Guards", "RouteGuards")
 
@@ -18,6 +18,12 @@ class Guards:
 
     dependant: Dependant
     scopes_cache: dict[int, Any] = field(default_factory=dict[int, Any])
+    has_any: bool = field(init=False)
+    """Whether the route depends on anything at all."""
+
+    def __post_init__(self) -> None:
+        """Look once at what is asked for every request."""
+        self.has_any = bool(self.dependant.dependencies)
 
 
 class RouteGuards:
@@ -42,7 +48,12 @@ class RouteGuards:
             ConfigurationError: If the application includes the route, and nowhere like
                 this. The guards of the includes would be missed.
         """
-        dependant = dependant_of(self._route, scope)
+        place = place_of(scope)
+        dependant = self._route.dependant
+
+        if place is not None and place.original_route is self._route:
+            dependant = place.dependant
+
         known = self._known.get(id(dependant))
         return self._look_up(dependant, scope) if known is None else known
 

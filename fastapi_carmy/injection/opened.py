@@ -38,41 +38,26 @@ class _Opened:
     Open and close it in one task. The scope it is given is never changed.
     """
 
-    __slots__ = (
-        "_cache",
-        "_caller",
-        "_guard_values",
-        "_receive",
-        "_request",
-        "_scope",
-        "_stacks",
-        "background",
-        "context",
-        "overrides",
-        "response",
-    )
+    # Most calls open nothing, and pay nothing for what these stand for.
+    is_open = False
+    """Whether there is anything to close."""
+    background: BackgroundTasks | None = None
+    """Tasks that dependencies or the tool asked for."""
+    response: Response | None = None
+    """What dependencies set headers and cookies on."""
+    context: AgentContext | None = None
+    """The execution's context, once there is one."""
+    _request: Request | None = None
+    _guard_values: dict[str, Any] | None = None
 
     def __init__(self, scope: Scope, receive: Receive | None, caller: Caller | None) -> None:
         self._scope = scope
         self._receive = receive
         self._caller: Caller | None = caller
-        self._request: Request | None = None
         self._cache: dict[Any, Any] = {}
-        self._guard_values: dict[str, Any] | None = None
         self._stacks: list[AsyncExitStack] = []
         self.overrides: Overrides = overrides_in(scope)
         """The application's `dependency_overrides`, as they are for this call."""
-        self.background: BackgroundTasks | None = None
-        """Tasks that dependencies or the tool asked for."""
-        self.response: Response | None = None
-        """What dependencies set headers and cookies on."""
-        self.context: AgentContext | None = None
-        """The execution's context, once there is one."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is anything to close."""
-        return bool(self._stacks)
 
     async def resolve_caller(self) -> Caller:
         """Return who calls, for `CurrentCaller`."""
@@ -132,6 +117,8 @@ class _Opened:
                 # The others must close as well, and see the failure; it is raised below.
                 seen = raised
 
+        self.is_open = False
+
         if seen is not None and seen is not error:
             raise seen
 
@@ -160,6 +147,7 @@ class _Opened:
     def _new_stacks(self) -> dict[str, object]:
         inner, function = Stack(), Stack()
         self._stacks += (inner, function)
+        self.is_open = True
         return stack_keys(inner, function)
 
     async def _solve(
@@ -198,7 +186,7 @@ class _Opened:
 class HttpOpened(_Opened):
     """The dependencies of a call over HTTP."""
 
-    __slots__ = ("_is_asking_caller", "_router_guards")
+    _is_asking_caller = False
 
     def __init__(self, scope: Scope, receive: Receive, guards: Guards) -> None:
         """Prepare; nothing is opened yet.
@@ -210,17 +198,13 @@ class HttpOpened(_Opened):
         """
         super().__init__(scope, receive, None)
         self._router_guards = guards
-        self._is_asking_caller = False
+        self.has_router_guards = guards.has_any
+        """Whether the route itself depends on anything."""
 
     @property
     def headers(self) -> Iterable[tuple[bytes, bytes]]:
         """What dependencies set on their `Response`."""
         return () if self.response is None else self.response.raw_headers
-
-    @property
-    def has_router_guards(self) -> bool:
-        """Whether the route itself depends on anything."""
-        return bool(self._router_guards.dependant.dependencies)
 
     async def router_guards(self) -> Caller | None:
         """Run what the route itself depends on: the router's, its includes', the application's.
@@ -285,8 +269,6 @@ class HttpOpened(_Opened):
 
 class HostOpened(_Opened):
     """The dependencies of a call that the host makes itself, and vouches for."""
-
-    __slots__ = ("lacks_request",)
 
     def __init__(self, app: object, request: Request | None, caller: Caller) -> None:
         """Prepare; nothing is opened yet.

@@ -27,6 +27,9 @@ from starlette.routing import BaseRoute, Host, Mount
 from starlette.types import Scope
 
 __all__ = (
+    "INCLUSION",
+    "NOTES",
+    "PLACE",
     "Dependant",
     "DependencyCall",
     "Overrides",
@@ -46,21 +49,25 @@ DependencyCall = Callable[..., Any]
 Overrides = Mapping[DependencyCall, DependencyCall]
 """What the host puts in the place of some dependencies: callable → replacement."""
 
+NOTES = "fastapi"
+"""Where FastAPI keeps in a scope what it has found out, under the two keys that follow."""
+INCLUSION = "included_router"
+PLACE = "effective_route_context"
+
 _SOLVE_TAKES = inspect.signature(solve_dependencies).parameters
 _TAKES_CONCURRENCY = "concurrency" in inspect.signature(get_dependant).parameters
 
 
 def overrides_in(scope: Scope) -> Overrides:
     """Return the `dependency_overrides` that count for a request, as they are now."""
-    context = scope.get("fastapi", {}).get("effective_route_context")
-    provider = getattr(context, "dependency_overrides_provider", None) or scope.get("app")
+    provider = getattr(place_of(scope), "dependency_overrides_provider", None) or scope.get("app")
     overrides: Overrides = getattr(provider, "dependency_overrides", None) or {}
     return overrides
 
 
 def place_of(scope: Scope) -> Any:
     """Return what stands for the place where a route is included, `None` where there is none."""
-    return scope.get("fastapi", {}).get("effective_route_context")
+    return scope[NOTES].get(PLACE) if NOTES in scope else None
 
 
 def dependant_of(route: APIRoute, scope: Scope) -> Dependant:

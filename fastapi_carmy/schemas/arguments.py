@@ -30,7 +30,7 @@ from fastapi_carmy.errors import ToolError
 from fastapi_carmy.schemas.failures import SCHEMA_FAILURES, schema_error
 from fastapi_carmy.schemas.json_schema import schema_of
 from fastapi_carmy.schemas.values import holds_not_a_number
-from fastapi_carmy.tool import Input
+from fastapi_carmy.tool import Envelope, Input
 
 __all__ = ("Argument", "build_input")
 
@@ -210,13 +210,11 @@ class _ClosedInput:
 
     __slots__ = ("_names", "_validate")
 
-    def __init__(
-        self, validate: Callable[[bytes], dict[str, object]], model: type[BaseModel]
-    ) -> None:
+    def __init__(self, validate: Callable[[bytes], Envelope], model: type[BaseModel]) -> None:
         self._validate = validate
         self._names = frozenset(_accepted_names(model))
 
-    def validate_json(self, body: bytes) -> dict[str, object]:
+    def validate_json(self, body: bytes) -> Envelope:
         """See `Input.validate_json`."""
         call = self._validate(body)
         arguments = from_json(body).get("arguments", {})
@@ -241,18 +239,16 @@ class _FiniteInput:
 
     __slots__ = ("_names", "_validate")
 
-    def __init__(
-        self, validate: Callable[[bytes], dict[str, object]], names: Mapping[str, str]
-    ) -> None:
+    def __init__(self, validate: Callable[[bytes], Envelope], names: Mapping[str, str]) -> None:
         self._validate = validate
         self._names = names
 
-    def validate_json(self, body: bytes) -> dict[str, object]:
+    def validate_json(self, body: bytes) -> Envelope:
         """See `Input.validate_json`."""
         call = self._validate(body)
 
         if _MAY_BE_INFINITE.search(body) is not None:
-            arguments = cast("dict[str, object]", call["arguments"])
+            arguments = call["arguments"]
             errors: list[InitErrorDetails] = [
                 {"type": "finite_number", "loc": self._place_of(key), "input": None}
                 for key, value in arguments.items()

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from fastapi_carmy.jsontext import check_readable
+from fastapi_carmy.jsontext import FREELY_READABLE, check_readable
+from fastapi_carmy.schemas.exactness import exactness_of
 from fastapi_carmy.schemas.json_schema import schema_of
 from fastapi_carmy.schemas.problems import path_of
 from fastapi_carmy.schemas.values import check_keys, holds_not_a_number, looks_odd
@@ -37,7 +38,7 @@ class _Room:
 class JsonOutput:
     """Validates and serialises what one tool returns."""
 
-    __slots__ = ("_item", "_room", "_serialize", "_serialize_python", "_validate")
+    __slots__ = ("_is_exact", "_item", "_room", "_serialize", "_serialize_python", "_validate")
 
     def __init__(
         self, adapter: TypeAdapter[Any], *, room: _Room, item: "JsonOutput | None" = None
@@ -54,25 +55,37 @@ class JsonOutput:
         self._serialize_python = adapter.serializer.to_python
         self._room = room
         self._item = item
+        self._is_exact = exactness_of(adapter)
 
     def dump(self, value: object) -> bytes:
         """Return `value` as JSON bytes. See `Output.dump`."""
         try:
-            if isinstance(value, Iterator):
-                # It can be looked at only once.
-                value = list(cast("Iterator[object]", value))
+            if self._is_exact is not None and self._is_exact(value):
+                # Being strict with it would take longer than all the rest.
+                checked = self._validate(value)
+                data: bytes = self._serialize(checked, by_alias=True)
+            else:
+                if isinstance(value, Iterator):
+                    # It can be looked at only once.
+                    value = list(cast("Iterator[object]", value))
 
-            checked = self._validate(value, from_attributes=True)
-            data: bytes = self._serialize(checked, by_alias=True, warnings="error")
+                checked = self._validate(value, from_attributes=True)
+                data = self._serialize(checked, by_alias=True, warnings="error")
         except Exception as error:  # noqa: BLE001
             # Validators and serialisers of users raise what they like, and say what they
             # like: none of it is told, for it may hold what is in the result.
             raise self._unfit(error) from None
 
-        try:
-            self._check(data, checked)
-        except ValueError as error:
-            raise InvalidOutputError(f"The result can't be answered with: {error}") from None
+        room = self._room
+
+        # pydantic writes NaN as `null`, or bare where a model's configuration says so. Quicker
+        # than `in`, which asks first whether it is given a number.
+        may_lack_number = room.for_numbers and (
+            data.find(b"null") >= 0 or data.find(b"NaN") >= 0 or data.find(b"Inf") >= 0
+        )
+
+        if may_lack_number or room.for_anything or len(data) > FREELY_READABLE:
+            self._check(data, checked, may_lack_number=may_lack_number)
 
         return data
 
@@ -101,17 +114,17 @@ class JsonOutput:
         ]
         return f"{details['type']} at {path_of(places)}" if places else details["type"]
 
-    def _check(self, data: bytes, checked: object) -> None:
-        room = self._room
+    def _check(self, data: bytes, checked: object, *, may_lack_number: bool) -> None:
+        try:
+            if may_lack_number:
+                self._refuse_not_a_number(data, checked)
 
-        # pydantic writes NaN as `null`, or bare where a model's configuration says so.
-        if room.for_numbers and _may_hold_no_number(data):
-            self._refuse_not_a_number(data, checked)
+            if self._room.for_anything and looks_odd(data):
+                check_keys(checked)
 
-        if room.for_anything and looks_odd(data):
-            check_keys(checked)
-
-        check_readable(data, may_nest=room.for_depth)
+            check_readable(data, may_nest=self._room.for_depth)
+        except ValueError as error:
+            raise InvalidOutputError(f"The result can't be answered with: {error}") from None
 
     def _refuse_not_a_number(self, data: bytes, checked: object) -> None:
         given = self._serialize_python(checked, by_alias=True)
@@ -156,11 +169,6 @@ def _listed(value: object) -> object:
 
 def _is_iterable(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-
-
-def _may_hold_no_number(data: bytes) -> bool:
-    # Quicker than `in`, which asks first whether it is given a number.
-    return data.find(b"null") >= 0 or data.find(b"NaN") >= 0 or data.find(b"Inf") >= 0
 
 
 def _hides_not_a_number(written: object, given: object) -> bool:

@@ -65,7 +65,7 @@ def context_of(tool: Tool, caller: Caller | None = None) -> AgentContext:
 def validate(tool: Tool, arguments: object) -> dict[str, object]:
     """Return the validated arguments of one call."""
     envelope = {"tool": tool.spec.name, "arguments": arguments, "request_id": "r"}
-    return cast("dict[str, object]", tool.input.validate_json(to_json(envelope))["arguments"])
+    return tool.input.validate_json(to_json(envelope))["arguments"]
 
 
 async def call(

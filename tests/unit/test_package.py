@@ -25,6 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "jsontext",
             "result",
             "runtime_errors",
+            "timer_wheel",
         }
     ),
     frozenset(
@@ -56,6 +57,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "threads",
             "service",
             "signature",
+            "state",
             "tool_run",
         }
     ),

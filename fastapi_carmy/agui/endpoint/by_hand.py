@@ -21,7 +21,7 @@ from fastapi_carmy.agui.negotiation import EVENT_STREAM
 from fastapi_carmy.agui.outbox import Outbox
 from fastapi_carmy.agui.tokens import CancelToken
 from fastapi_carmy.cancellation import CancelReason, Interrupted, Task, join, start_task
-from fastapi_carmy.http.request import Inbox, RequestHead
+from fastapi_carmy.http.request import Inbox
 from fastapi_carmy.http.sse import FrameStream
 
 __all__ = ("AgUiInput", "EventStreamResponse", "read_run_input", "refusal_response")
@@ -45,9 +45,7 @@ async def read_run_input(
         RefusedRequestError: If there is no input in it; `refusal_response` answers that.
     """
     return await read_input(
-        RequestHead.of(request.scope),
-        Inbox(_receive_of(request), max_body_bytes),
-        max_body_bytes=max_body_bytes,
+        Inbox(request.scope, _receive_of(request), max_body_bytes),
         require_content_type=require_content_type,
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,8 +19,8 @@ from fastapi_carmy.agui.outbox import Outbox
 from fastapi_carmy.agui.run import Run, RunOptions
 from fastapi_carmy.cancellation import CancelReason, Task, join, start_task
 from fastapi_carmy.errors import AgentError
-from fastapi_carmy.http.request import Inbox, RequestHead
-from fastapi_carmy.http.responses import error_headers, send_body
+from fastapi_carmy.http.request import Inbox
+from fastapi_carmy.http.responses import Answer, error_headers, send_body
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
 from fastapi_carmy.jsontext import encode
@@ -83,7 +84,7 @@ class AgentEndpoint:
         # The loop holds tasks weakly; these outlive their request when a client hangs up.
         self._live: dict[Task[object], _Session] = {}
 
-    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
+    async def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Answer:
         """See `Endpoint.respond`."""
         session = _Session(
             self._agent, self._dependencies, self._options, _Exchange(scope, receive, guards)
@@ -93,16 +94,20 @@ class AgentEndpoint:
         task.add_done_callback(self._forget)
 
         try:
-            await session.stream(send)
-            await session.released.wait()
+            await session.opened()
         except RefusedRequestError as error:
-            await _send_refusal(send, error.status_code, error.code, error.message, error.headers)
+            return partial(
+                _send_refusal,
+                status=error.status_code,
+                code=error.code,
+                message=error.message,
+                headers=error.headers,
+            )
         except BaseException:
             session.abandon(task)
             raise
 
-        if task.done():
-            await join(task)
+        return partial(_stream, session, task)
 
     async def refuse(self, send: Send, error: AgentError) -> None:
         """See `Endpoint.refuse`."""
@@ -155,7 +160,7 @@ class _Session:
         self._options = options
         self._exchange = exchange
         self._guards, self._agents = dependencies.split(exchange.guards)
-        self._inbox = Inbox(exchange.receive, options.max_body_bytes)
+        self._inbox = Inbox(exchange.scope, exchange.receive, options.max_body_bytes)
         self._opened = AgentOpened(exchange.scope, self._inbox.receive, self._guards)
         self._outbox = Outbox()
         self._refusal: BaseException | None = None
@@ -193,13 +198,15 @@ class _Session:
         if opened.background is not None and run.has_succeeded:
             await opened.background()
 
-    async def stream(self, send: Send) -> None:
-        """Send the run as it goes, or raise what refused it."""
+    async def opened(self) -> None:
+        """Return once the run has something to send, or raise what refused it."""
         await self._outbox.wait()
 
         if self._refusal is not None:
             raise self._refusal
 
+    async def stream(self, send: Send) -> None:
+        """Send the run as it goes."""
         assert self._run is not None
         stream = FrameStream(
             self._outbox,
@@ -224,13 +231,10 @@ class _Session:
             self._run.disconnect()
 
     async def _input(self) -> RunAgentInput:
-        head = RequestHead.of(self._exchange.scope)
-        negotiate(head.accept)
+        negotiate(self._inbox.accept)
 
         return await read_input(
-            head,
             self._inbox,
-            max_body_bytes=self._options.max_body_bytes,
             require_content_type=self._options.require_content_type,
         )
 
@@ -267,7 +271,7 @@ class CapabilitiesEndpoint:
         self.owner = owner
         self._body = capabilities.model_dump_json(by_alias=True).encode()
 
-    async def respond(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
+    async def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Answer:
         """See `Endpoint.respond`."""
         opened = HttpOpened(scope, receive, guards)
 
@@ -278,11 +282,11 @@ class CapabilitiesEndpoint:
             raise
 
         await opened.aclose(None)
-        await send_body(
-            send,
-            200,
-            self._body,
-            [(b"content-type", b"application/json"), (b"cache-control", b"no-store")],
+        return partial(
+            send_body,
+            status=200,
+            body=self._body,
+            headers=[(b"content-type", b"application/json"), (b"cache-control", b"no-store")],
         )
 
     async def refuse(self, send: Send, error: AgentError) -> None:
@@ -290,18 +294,28 @@ class CapabilitiesEndpoint:
         await _send_error(send, error)
 
 
-async def read_input(
-    head: RequestHead, inbox: Inbox, *, max_body_bytes: int, require_content_type: bool
-) -> RunAgentInput:
+async def _stream(session: _Session, task: "Task[object]", send: Send) -> None:
+    try:
+        await session.stream(send)
+        await session.released.wait()
+    except BaseException:
+        session.abandon(task)
+        raise
+
+    if task.done():
+        await join(task)
+
+
+async def read_input(inbox: Inbox, *, require_content_type: bool) -> RunAgentInput:
     """Return the input of a request, reading no further than the limit.
 
     Raises:
         RefusedRequestError: If the body is not one (415, 413, 400).
     """
-    check_content_type(head.content_type, is_required=require_content_type)
+    check_content_type(inbox.content_type, is_required=require_content_type)
 
     try:
-        head.check_length(max_body_bytes)
+        inbox.check_length()
         body = await inbox.body()
     except AgentError as error:
         raise _unread(error) from None

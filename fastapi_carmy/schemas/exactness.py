@@ -1,0 +1,85 @@
+"""Values that are just what their model says, told without pydantic.
+
+A tool may change a model after it was validated, so results are serialised strictly. Being
+told to be strict takes pydantic longer than a small model takes to write. A model of plain
+fields, each of them with a value of exactly its type, has nothing to be strict about.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import TypeAdapter
+
+__all__ = ("exactness_of",)
+
+_MAX_FIELDS = 16
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+
+
+def exactness_of(adapter: TypeAdapter[Any]) -> Callable[[object], bool] | None:
+    """Return what tells whether a value is exactly as its plain model says.
+
+    Returns:
+        `None` for every type but a model of few plain fields, written as pydantic writes them.
+    """
+    schema: Any = adapter.core_schema
+    types = _fields_of(schema)
+
+    if types is None or not all(types.values()) or len(types) > _MAX_FIELDS:
+        return None
+
+    model, names, allowed = schema["cls"], [*types], [*types.values()]
+
+    def is_exact(value: object) -> bool:
+        if type(value) is not model:
+            return False
+
+        held = value.__dict__
+
+        if [*held] != names:
+            return False
+
+        # A generator would cost more than what it looks at.
+        for types, item in zip(allowed, held.values(), strict=True):  # noqa: SIM110
+            if type(item) not in types:
+                return False
+
+        return True
+
+    return is_exact
+
+
+def _fields_of(schema: Any) -> dict[str, frozenset[type]] | None:
+    """Return the fields of a plain model, and the types that each may have exactly."""
+    if schema["type"] != "model" or not _is_plain(schema) or schema.get("root_model"):
+        return None
+
+    fields = schema["schema"]
+
+    if fields["type"] != "model-fields" or not _is_plain(fields) or fields.get("computed_fields"):
+        return None
+
+    return {name: _types_of(field["schema"]) for name, field in fields["fields"].items()}
+
+
+def _is_plain(schema: Any) -> bool:
+    """Tell whether pydantic itself writes it, and nothing more than what is named."""
+    extra = schema.get("config", {}).get("extra_fields_behavior") or schema.get("extra_behavior")
+    return "serialization" not in schema and extra != "allow"
+
+
+def _types_of(schema: Any) -> frozenset[type]:
+    """Return the types that a field may have exactly; none where there is more to it."""
+    kind = schema["type"]
+
+    if not _is_plain(schema):
+        return frozenset()
+
+    if kind == "default":
+        return _types_of(schema["schema"])
+
+    if kind == "nullable":
+        inner = _types_of(schema["schema"])
+        return inner and inner | {type(None)}
+
+    return frozenset({_TYPES[kind]}) if kind in _TYPES else frozenset()

@@ -1,0 +1,132 @@
+"""What is known of one execution while it lives: what it was given, and how far it has come."""
+
+import time
+from collections.abc import Callable
+from enum import IntEnum
+
+from fastapi_carmy.caller import Caller
+from fastapi_carmy.cancellation import Cancellation
+from fastapi_carmy.context import AgentContext
+from fastapi_carmy.envelope import Call
+from fastapi_carmy.errors import AgentError
+from fastapi_carmy.events import Event
+from fastapi_carmy.policies import PolicyCall
+from fastapi_carmy.reservation import Reservation
+from fastapi_carmy.result import NextAction, new_execution_id
+from fastapi_carmy.seams import Opened, Settings
+from fastapi_carmy.threads import ThreadCall
+
+__all__ = ("ExecutionState", "Phase")
+
+
+class Phase(IntEnum):
+    """How far an execution has come; decides what its end means."""
+
+    WAITING = 0
+    OPENING = 1
+    RUNNING = 2
+    """The tool's own code has begun."""
+    RETURNED = 3
+    """The point of no return: neither a hang-up nor the deadline counts any more."""
+
+
+class ExecutionState:
+    """One call on its way through the pipeline.
+
+    What most calls never need is made when somebody asks for it, or stands here once for all.
+    """
+
+    phase: Phase = Phase.WAITING
+    turn: str | None = None
+    """The tool whose turn it has."""
+    tool_started: float | None = None
+    """When the tool was about to run, by `time.monotonic`, if somebody watches."""
+    thread: ThreadCall | None = None
+    """The thread that runs the tool, while it does."""
+    reservation: Reservation | None = None
+    """The hold on the call's `request_id`, once there is one."""
+    admitted: PolicyCall | None = None
+    """What policies have spent something for, as long as they may take it back."""
+    outlived: AgentError | None = None
+    """The answer that was given while the tool's thread went on."""
+    is_left_behind = False
+    """Whether the process waits for it no more."""
+    _asked: PolicyCall | None = None
+    made_context: AgentContext | None = None
+    """The execution as the tool sees it, if anybody has asked for it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        call: Call,
+        caller: Caller | None,
+        opened: Opened,
+        cancellation: Cancellation,
+        *,
+        report: Callable[[Event], None] | None,
+        leave: Callable[[Cancellation], None],
+    ) -> None:
+        """Begin to count the time; nothing runs yet.
+
+        Args:
+            settings: What the router's executions share.
+            call: The decoded request.
+            caller: Who calls; `None` when the host names nobody.
+            opened: The call's dependencies.
+            cancellation: The call's signal.
+            report: Takes the execution's events, or `None` when nobody watches.
+            leave: Told once, when nothing of the execution is left.
+        """
+        self.id = new_execution_id()
+        self.settings = settings
+        self.call = call
+        self.opened = opened
+        self.cancellation = cancellation
+        self.report = report
+        self.leave = leave
+        self.started = time.monotonic()
+        self._caller = caller
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls; an anonymous one when the host named nobody."""
+        if self._caller is None:
+            self._caller = Caller()
+
+        return self._caller
+
+    @property
+    def request_id(self) -> str | None:
+        """The caller's key for this call, if it sent a text."""
+        sent = self.call.request_id
+        return sent if isinstance(sent, str) else None
+
+    @property
+    def asked(self) -> PolicyCall:
+        """The call as policies see it; only for a tool that exists."""
+        if self._asked is None:
+            tool, arguments = self.call.tool, self.call.arguments_as_sent
+            assert tool is not None
+            self._asked = PolicyCall(tool.spec, self.caller, self.request_id, arguments)
+
+        return self._asked
+
+    @property
+    def context(self) -> AgentContext:
+        """The execution as the tool sees it."""
+        if self.made_context is None:
+            self.made_context = AgentContext(
+                execution_id=self.id,
+                tool=self.call.tool_name,
+                request_id=self.request_id,
+                caller=self.caller,
+                cancellation=self.cancellation,
+                report=self.report,
+            )
+
+        return self.made_context
+
+    @property
+    def suggestions(self) -> tuple[NextAction, ...]:
+        """What the tool suggested to do next."""
+        return () if self.made_context is None else self.made_context.suggestions
