@@ -76,7 +76,7 @@ class Cancellation:
     _task: "asyncio.Task[object] | None" = None
     _before = 0
     _sent = 0
-    _wheel: TimerWheel | None = None
+    _is_riding = False
     _alarm: asyncio.TimerHandle | None = None
     _alarm_at = 0.0
     _at_alarm: Callable[[], None] | None = None
@@ -180,7 +180,7 @@ class Cancellation:
         self._alarm_at = self._loop.time() + seconds
 
         # What rides the wheel is called back by it before any longer limit is over.
-        if self._wheel is None or seconds <= _RIDE_SECONDS:
+        if seconds <= _RIDE_SECONDS or not self._is_riding:
             self._set_alarm(seconds)
 
     def limit_finish(self, seconds: float) -> None:
@@ -204,17 +204,16 @@ class Cancellation:
         """
         self._watch = disconnected
 
-        if self._wheel is None:
-            self._wheel = TimerWheel.ride(self._loop, self)
+        if not self._is_riding:
+            self._is_riding = True
+            TimerWheel.ride(self._loop, self)
 
     def close(self) -> None:
         """Stop watching and forget the limit; say it when the execution is over."""
+        self._watch = None
+
         if self._task is not None or self._at_alarm is not None:
             self.end()
-
-        if self._wheel is not None:
-            self._wheel.discard(self)
-            self._wheel = None
 
         if self._watcher is not None:
             self._watcher.cancel()
@@ -222,7 +221,7 @@ class Cancellation:
 
     def at_slot(self) -> None:
         """Set the timers of a call that takes its time."""
-        self._wheel = None
+        self._is_riding = False
 
         if self._at_alarm is not None and self._alarm is None:
             self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
@@ -249,8 +248,9 @@ class Cancellation:
 
         if seconds <= _RIDE_SECONDS:
             self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
-        elif self._wheel is None:
-            self._wheel = TimerWheel.ride(self._loop, self)
+        elif not self._is_riding:
+            self._is_riding = True
+            TimerWheel.ride(self._loop, self)
 
     async def _wait_for_disconnect(self, disconnected: Callable[[], Awaitable[None]]) -> None:
         await disconnected()

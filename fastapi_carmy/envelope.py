@@ -31,6 +31,7 @@ _DOUBTFUL = re.compile(
     rb"[\\NI0-9](?:(?<=\\)u|(?<=N)aN|(?<=I)nfinity|(?<=[0-9])(?:[eE]\+?[0-9]{2}|[0-9]{299}))"
 )
 _MANY_TOOLS = 1_000
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(slots=True)
@@ -49,8 +50,7 @@ class Call:
 
     def arguments_as_sent(self) -> Mapping[str, object]:
         """Return the arguments before validation; empty when they were left out."""
-        envelope = cast("dict[str, object]", from_json(self.body))
-        arguments = envelope.get("arguments")
+        arguments: object = from_json(self.body).get("arguments")
         return cast("dict[str, object]", arguments) if isinstance(arguments, dict) else {}
 
 
@@ -117,12 +117,7 @@ def fingerprint(call: Call) -> str:
 
     Source: carmy/1, section 4.2.
     """
-    text = json.dumps(
-        [call.tool_name, call.arguments_as_sent()],
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=False,
-    )
+    text = _CANONICAL.encode([call.tool_name, call.arguments_as_sent()])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

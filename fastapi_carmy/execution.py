@@ -125,7 +125,7 @@ class Execution(ExecutionState):
 
         spec = tool.spec
 
-        if settings.policies.concern(spec):
+        if spec.needs_confirmation or settings.policies.has_own_checks:
             await settings.policies.check(self.asked)
 
         has_id = call.request_id is not None

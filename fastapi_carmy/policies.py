@@ -147,11 +147,8 @@ class Policies:
     give_backs: tuple[_Step | None, ...]
     """What takes back each of `admits`, at the same place; `None` where nothing does."""
     lists: tuple[Callable[[Caller, ToolSpec], bool], ...]
-
-    def concern(self, tool: ToolSpec) -> bool:
-        """Return whether there is any policy to ask before `tool` runs."""
-        # The first one is `SafePolicy`.
-        return tool.needs_confirmation or len(self.checks) > 1
+    has_own_checks: bool
+    """Whether the host's policies check calls; `SafePolicy` has nothing to say of most tools."""
 
     async def check(self, call: PolicyCall) -> None:
         """Ask each policy in order; the first that refuses wins.
@@ -223,13 +220,15 @@ def compile_policies(policies: Iterable[Policy]) -> Policies:
                 f"methods {', '.join(_METHODS)}."
             )
 
+    checks = _methods(ordered, "check")
     return Policies(
-        checks=_methods(ordered, "check"),
+        checks=checks,
         admits=_methods(ordered, "admit"),
         give_backs=tuple(
             _method(policy, "give_back") for policy in ordered if _method(policy, "admit")
         ),
         lists=_methods(ordered, "lists"),
+        has_own_checks=len(checks) > 1,
     )
 
 

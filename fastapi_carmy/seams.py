@@ -25,8 +25,8 @@ class Opened(Protocol):
         """Whether there is anything to close."""
         ...
 
-    async def guards(self, tool: Tool, context: AgentContext) -> None:
-        """Run the tool's own guards.
+    async def guards(self, tool: Tool, context: Callable[[], AgentContext]) -> None:
+        """Run the tool's own guards; `context` makes the execution's context if they ask.
 
         Raises:
             Exception: Whatever a guard refuses with.
@@ -34,7 +34,7 @@ class Opened(Protocol):
         ...
 
     async def dependencies(
-        self, tool: Tool, context: AgentContext, arguments: dict[str, object]
+        self, tool: Tool, context: Callable[[], AgentContext], arguments: dict[str, object]
     ) -> Mapping[str, object]:
         """Open the tool's remaining dependencies.
 

@@ -111,9 +111,8 @@ class ExecutionState:
 
         return self._asked
 
-    @property
     def context(self) -> AgentContext:
-        """The execution as the tool sees it."""
+        """Return the execution as the tool sees it; call it in the execution's thread."""
         if self.made_context is None:
             self.made_context = AgentContext(
                 execution_id=self.id,

@@ -1,7 +1,7 @@
 """One timer for many short lives: a wheel with two slots, for each event loop.
 
-A timer of its own costs a quick call more than its policies do. Here a call is put into a
-set, and taken out again; only what is still there after a while is called back.
+A timer of its own costs a quick call more than its policies do. Here a call is put on a list;
+what is not done when the list's time has come is called back.
 """
 
 from collections.abc import Callable
@@ -21,30 +21,30 @@ class _Loop(Protocol):
     def is_closed(self) -> bool: ...
 
 
-class _Timed(Protocol):
+class _Rider(Protocol):
     """What is called back."""
 
     def at_slot(self) -> None: ...
 
 
 class TimerWheel:
-    """Calls back what was added one to two slots ago and was not discarded since.
+    """Calls back whoever came one to two slots ago; those who are done by then pass.
 
-    It turns while anything is in it, and belongs to its loop's thread.
+    It turns while anybody rides, and belongs to its loop's thread.
     """
 
-    __slots__ = ("_filling", "_loop", "_waiting")
+    __slots__ = ("_coming", "_loop", "_riding")
 
     def __init__(self, loop: _Loop) -> None:
         """Turn in `loop`; `ride` makes the one wheel that it has."""
         self._loop = loop
-        self._filling: set[_Timed] = set()
-        self._waiting: set[_Timed] = set()
+        self._coming: list[_Rider] = []
+        self._riding: list[_Rider] = []
         loop.call_later(SLOT_SECONDS, self._turn)
 
     @staticmethod
-    def ride(loop: _Loop, item: _Timed) -> "TimerWheel":
-        """Call `item.at_slot()` in one to two slots; return the wheel, to discard it from."""
+    def ride(loop: _Loop, rider: _Rider) -> None:
+        """Call `rider.at_slot()` in one to two slots."""
         wheel = _wheels.get(loop)
 
         if wheel is None:
@@ -53,24 +53,18 @@ class TimerWheel:
 
             wheel = _wheels[loop] = TimerWheel(loop)
 
-        wheel._filling.add(item)
-        return wheel
-
-    def discard(self, item: _Timed) -> None:
-        """Forget `item`; harmless when it is not there."""
-        self._filling.discard(item)
-        self._waiting.discard(item)
+        wheel._coming.append(rider)
 
     def _turn(self) -> None:
-        due, self._waiting, self._filling = self._waiting, self._filling, set()
+        due, self._riding, self._coming = self._riding, self._coming, []
 
-        if self._waiting or due:
+        if self._riding or due:
             self._loop.call_later(SLOT_SECONDS, self._turn)
         else:
             _wheels.pop(self._loop, None)
 
-        for item in due:
-            item.at_slot()
+        for rider in due:
+            rider.at_slot()
 
 
 _wheels: dict[_Loop, TimerWheel] = {}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NotRequired, Protocol, TypedDict
+from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 __all__ = (
     "Confirmation",
@@ -131,8 +131,8 @@ class Tool:
     input: Input
     output: Output
     kind: ToolKind
-    bind: Callable[[dict[str, object]], Callable[[], object]]
-    """Values by parameter name (arguments and injected ones) → the call, ready to be made."""
+    call: Callable[[dict[str, object]], Any]
+    """Calls the function with values by parameter name: arguments and injected ones."""
     plan: object
     """How its dependencies are solved; belongs to `injection`."""
     has_guards: bool = False

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -54,13 +53,12 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
             # A dependency swallowed it; nothing would interrupt the tool any more.
             raise Interrupted
 
-    call: Callable[[], Any] = tool.bind(values)
     state.phase = Phase.RUNNING
 
     if tool.kind is ToolKind.ASYNC:
-        value: object = await call()
+        value: object = await tool.call(values)
     else:
-        value = await _run_otherwise(state, tool, call)
+        value = await _run_otherwise(state, tool, partial(tool.call, values))
 
     cancellation.end()
 
@@ -103,7 +101,7 @@ async def _with_injected(
         values = {**values, **injected}
 
     for name in tool.context_parameters:
-        values[name] = state.context
+        values[name] = state.context()
 
     for name in tool.caller_parameters:
         values[name] = state.caller
@@ -119,7 +117,7 @@ async def _run_otherwise(state: ExecutionState, tool: Tool, call: Callable[[], o
         return await call_async_generator(call, report)
 
     if tool.kind is ToolKind.THREAD_GENERATOR:
-        call = partial(iterate, call, report, state.context)
+        call = partial(iterate, call, report, state.context())
 
     thread = state.thread = ThreadCall(call)
 
@@ -143,4 +141,4 @@ async def _run_otherwise(state: ExecutionState, tool: Tool, call: Callable[[], o
 def _report_item(state: ExecutionState, tool: Tool, item: object) -> None:
     if state.report is not None:
         # As the answer will show it; one that does not fit ends the tool here.
-        state.context.partial(from_json(tool.output.dump_item(item)))
+        state.context().partial(from_json(tool.output.dump_item(item)))

@@ -19,26 +19,27 @@ class Turns:
     the turn back itself, even when its loop is gone by then.
     """
 
-    __slots__ = ("_lock", "_taken")
+    __slots__ = ("_lock", "_turns")
 
     def __init__(self) -> None:
         """Make turns that nobody has taken."""
-        # Tool → who waits for its turn, in order; a tool whose turn is free is not in here.
-        self._taken: dict[str, OrderedDict[_Waiter, None] | None] = {}
-        # A lock of anyio would tie a turn to the task that took it, and with it to one loop.
-        # This one guards constant work without an `await`, so no loop waits for it long enough
-        # to notice. Reentrant, because the garbage collector can end a forgotten task, which
+        self._turns: dict[str, _Turn] = {}
+        # Only for those who wait; a turn that is free is taken, and given, without. A lock of
+        # anyio would tie a turn to the task that took it, and with it to one loop. This one
+        # guards constant work without an `await`, so no loop waits for it long enough to
+        # notice. Reentrant, because the garbage collector can end a forgotten task, which
         # gives its turn back, inside of any operation.
         self._lock = threading.RLock()
 
     def take_nowait(self, tool_name: str) -> bool:
         """Take the tool's turn if it is free, and return whether it was."""
-        with self._lock:
-            if tool_name in self._taken:
-                return False
+        turn = self._turns.get(tool_name)
 
-            self._taken[tool_name] = None
-            return True
+        if turn is None:
+            turn = self._turns.setdefault(tool_name, _Turn())
+
+        # Those who wait come first.
+        return not turn.waiting and turn.take()
 
     async def take(self, tool_name: str) -> None:
         """Take the tool's turn, after all who wait for it already.
@@ -46,21 +47,21 @@ class Turns:
         A wait that is cancelled leaves the queue; if it was just given the turn, it passes
         it on.
         """
+        if self.take_nowait(tool_name):
+            return
+
+        turn = self._turns[tool_name]
+        waiter = _Waiter()
+
         with self._lock:
-            if self.take_nowait(tool_name):
-                return
-
-            waiter = _Waiter()
-            waiting = self._taken[tool_name]
-            if waiting is None:
-                waiting = self._taken[tool_name] = OrderedDict()
-
-            waiting[waiter] = None
+            turn.waiting[waiter] = None
+            # It may have become free before anybody knew who waits.
+            self._hand_over(turn)
 
         try:
             await waiter.wait()
         except BaseException:
-            self._leave(tool_name, waiter)
+            self._leave(turn, waiter)
             raise
 
     def give(self, tool_name: str) -> None:
@@ -69,27 +70,58 @@ class Turns:
         Raises:
             RuntimeError: If nobody has taken it.
         """
-        with self._lock:
-            if tool_name not in self._taken:
-                raise RuntimeError(f"Nobody has taken the turn of {tool_name!r}.")
+        turn = self._turns.get(tool_name)
 
-            waiting = self._taken[tool_name]
-            while waiting:
-                waiter, _ = waiting.popitem(last=False)
+        if turn is None or turn.token:
+            raise RuntimeError(f"Nobody has taken the turn of {tool_name!r}.")
+
+        turn.token.append(None)
+
+        if turn.waiting:
+            self._hand_over(turn)
+
+    def _hand_over(self, turn: "_Turn") -> None:
+        """Give the turn to whoever waits longest, if it is free and anybody does."""
+        with self._lock:
+            while turn.waiting and turn.take():
+                waiter, _ = turn.waiting.popitem(last=False)
+
                 if waiter.hand_over():
                     return
 
-            del self._taken[tool_name]
+                turn.token.append(None)
 
-    def _leave(self, tool_name: str, waiter: "_Waiter") -> None:
+    def _leave(self, turn: "_Turn", waiter: "_Waiter") -> None:
         with self._lock:
-            if waiter.has_turn:
-                self.give(tool_name)
-                return
+            turn.waiting.pop(waiter, None)
 
-            waiting = self._taken.get(tool_name)
-            if waiting is not None:
-                waiting.pop(waiter, None)
+            if waiter.has_turn:
+                turn.token.append(None)
+                self._hand_over(turn)
+
+
+class _Turn:
+    """One tool's turn: a token that one at a time has, and who waits for it, in order.
+
+    Taking from a list and adding to it is atomic. A turn is given by putting the token back
+    and then looking who waits; one waits by queueing up and then looking for the token. So
+    one of the two sees the other.
+    """
+
+    __slots__ = ("token", "waiting")
+
+    def __init__(self) -> None:
+        self.token: list[None] = [None]
+        self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
+
+    def take(self) -> bool:
+        """Take the token, if it is there."""
+        try:
+            self.token.pop()
+        except IndexError:
+            return False
+
+        return True
 
 
 class _Loop(Protocol):

@@ -60,7 +60,7 @@ class ExecuteEndpoint:
         service = self._service(scope.get("app"))
         opened = HttpOpened(scope, inbox.receive, guards)
 
-        if inbox.accept and wants_event_stream(inbox.accept):
+        if inbox.has_accept and wants_event_stream(inbox.accept):
             request = _Request(service, inbox, opened)
             return await self._stream(request, scope, receive)
 
@@ -117,10 +117,15 @@ async def _execution(
     try:
         cancellation.begin()
         caller = await opened.router_guards() if opened.has_router_guards else None
-        inbox.check_content_type()
+
+        if not inbox.is_json:
+            inbox.check_content_type()
+
         body = await inbox.body()
         cancellation.watch(inbox.disconnected)
-        call = decode(body, service.finder(opened.overrides))
+        overrides = opened.overrides
+        find = service.finder(overrides) if overrides else service.catalog.tools.get
+        call = decode(body, find)
 
         if inbox.has_idempotency_key:
             call.request_id = _one_id(call.request_id, inbox.idempotency_keys)

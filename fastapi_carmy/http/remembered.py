@@ -20,7 +20,8 @@ __all__ = ("RememberingRouter",)
 _MAX_REMEMBERED = 64
 """A router has few routes, and is included in few places."""
 
-_Key = tuple[int, str, str, int]
+_FOUND = "fastapi_carmy_found"
+"""Where `matches` leaves its answer for `handle`, among the notes of FastAPI."""
 
 
 class _Found(NamedTuple):
@@ -30,6 +31,9 @@ class _Found(NamedTuple):
     endpoint: Any
     inclusion: "ref[object]"
     place: "ref[object]"
+    root_path: str
+    routes: int
+    """How many the router had: those that come or go change the answer."""
 
 
 class RememberingRouter(APIRouter):
@@ -39,70 +43,71 @@ class RememberingRouter(APIRouter):
     def __init__(self, **options: Any) -> None:
         """Remember nothing yet; for the options see `APIRouter`."""
         super().__init__(**options)
-        self._found: dict[_Key, _Found] = {}
+        # Path → what was found there last.
+        self._found: dict[str, _Found] = {}
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Tell whether one of the routes is meant."""
-        return super().matches(scope) if self._recall(scope) is None else (Match.FULL, {})
+        found = self._found.get(scope["path"])
+
+        if found is None or not self._still_holds(found, scope):
+            return super().matches(scope)
+
+        # For `handle`, which comes next.
+        scope[NOTES][_FOUND] = found
+        return Match.FULL, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the request to the route that is meant."""
-        found = self._recall(scope)
-        place = None if found is None else found.place()
+        notes: dict[str, Any] = scope.get(NOTES, {})
+        found: _Found | None = notes.pop(_FOUND, None)
 
-        if found is not None and place is not None:
-            scope[NOTES][PLACE] = place
+        if (
+            found is not None
+            and found is self._found.get(scope["path"])
+            and (place := found.place()) is not None
+        ):
+            notes[PLACE] = place
             scope["path_params"] = {}
             scope["endpoint"] = found.endpoint
             scope["route"] = found.route
             await found.route.handle(scope, receive, send)
             return
 
-        inclusion = scope.get(NOTES, {}).get(INCLUSION)
+        inclusion = notes.get(INCLUSION)
         # As it is before FastAPI finds the route.
-        key = id(inclusion), scope["path"], scope.get("root_path", ""), len(self.routes)
+        path, root_path = scope["path"], scope.get("root_path", "")
 
         try:
             await super().handle(scope, receive, send)
         finally:
-            if inclusion is not None:
-                self._remember(key, inclusion, scope)
+            if inclusion is not None and scope["type"] == "http":
+                self._remember(path, root_path, inclusion, scope)
 
-    def _recall(self, scope: Scope) -> _Found | None:
+    def _still_holds(self, found: _Found, scope: Scope) -> bool:
         notes = scope.get(NOTES)
-
-        if notes is None:
-            return None
-
-        inclusion = notes.get(INCLUSION)
-        # Routes that come or go change the answer.
-        found = self._found.get(
-            (id(inclusion), scope["path"], scope.get("root_path", ""), len(self.routes))
+        return (
+            notes is not None
+            and found.inclusion() is notes.get(INCLUSION)
+            and found.root_path == scope.get("root_path", "")
+            and found.routes == len(self.routes)
+            and scope["type"] == "http"
+            and not scope.get("path_params")
+            # What FastAPI tells its spans is FastAPI's to tell.
+            and "fastapi.telemetry" not in scope
         )
 
-        if (
-            found is None
-            or found.inclusion() is not inclusion
-            or scope["type"] != "http"
-            or scope.get("path_params")
-            # What FastAPI tells its spans is FastAPI's to tell.
-            or "fastapi.telemetry" in scope
-        ):
-            return None
-
-        return found
-
-    def _remember(self, key: _Key, inclusion: object, scope: Scope) -> None:
+    def _remember(self, path: str, root_path: str, inclusion: object, scope: Scope) -> None:
         place: object = scope[NOTES].get(PLACE)
         route = getattr(place, "original_route", None)
 
-        if not isinstance(route, AgentRoute) or route is not scope.get("route"):
+        if scope.get("route") is not route or scope.get("path_params"):
             return
 
-        if scope.get("path_params") or not any(own is route for own in self.routes):
-            return
+        if isinstance(route, AgentRoute) and any(own is route for own in self.routes):
+            if len(self._found) >= _MAX_REMEMBERED:
+                self._found.clear()
 
-        if len(self._found) >= _MAX_REMEMBERED:
-            self._found.clear()
-
-        self._found[key] = _Found(route, scope["endpoint"], ref(inclusion), ref(place))
+            self._found[path] = _Found(
+                route, scope["endpoint"], ref(inclusion), ref(place), root_path, len(self.routes)
+            )

@@ -10,6 +10,7 @@ from fastapi_carmy.runtime_errors import cancelled, invalid_request, payload_too
 __all__ = ("Inbox", "disconnected")
 
 _JSON = re.compile(r"application/(?:[^;\s]+\+)?json", re.IGNORECASE)
+_MAX_DIGITS = 20
 _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 
 
@@ -29,7 +30,9 @@ class Inbox:
         "_receive",
         "_size",
         "_taken",
+        "has_accept",
         "has_idempotency_key",
+        "is_json",
     )
 
     def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
@@ -44,6 +47,11 @@ class Inbox:
         found = dict(headers)
         self._headers = headers
         self._found = found if len(found) == len(headers) else _joined(headers)
+        # The one spelling that nearly every client sends.
+        self.is_json = found.get(b"content-type") == b"application/json"
+        """Whether the body surely says that it is JSON; else `check_content_type` looks."""
+        self.has_accept = b"accept" in found
+        """Whether the client says what it takes."""
         self.has_idempotency_key = b"idempotency-key" in found
         """Whether `idempotency_keys` holds any."""
         self._receive = receive
@@ -74,10 +82,14 @@ class Inbox:
         Raises:
             AgentError: `PAYLOAD_TOO_LARGE`.
         """
-        length = self._found.get(b"content-length")
+        length = self._found.get(b"content-length", b"")
+
+        # Any number of so few digits is below the limit.
+        if len(length) < _MAX_DIGITS and 10 ** len(length) <= self._max_bytes:
+            return
 
         # A server refuses any other spelling itself; an absurd length is over every limit.
-        if length is not None and length.isdigit() and int(length[:20]) > self._max_bytes:
+        if length.isdigit() and int(length[:_MAX_DIGITS]) > self._max_bytes:
             raise payload_too_large(self._max_bytes)
 
     def check_content_type(self) -> None:
@@ -88,10 +100,6 @@ class Inbox:
 
         Source: carmy/1, section 2.1.
         """
-        # The one spelling that nearly every client sends.
-        if self._found.get(b"content-type") == b"application/json":
-            return
-
         if _JSON.fullmatch(self.content_type.partition(";")[0].strip()) is None:
             raise invalid_request("the content type must be application/json")
 
@@ -105,8 +113,12 @@ class Inbox:
             if self._size > self._max_bytes:
                 raise payload_too_large(self._max_bytes)
 
-            if self._keep(await self._receive())["type"] == "http.disconnect":
+            message = await self._receive()
+
+            if message["type"] == "http.disconnect":
                 raise cancelled()
+
+            self._keep(message)
 
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 

@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Scope
 
 from fastapi_carmy.errors import ConfigurationError
-from fastapi_carmy.injection.solver import Dependant, dependants_in, place_of
+from fastapi_carmy.injection.solver import NOTES, PLACE, Dependant, dependants_in
 
 __all__ = ("Guards", "RouteGuards")
 
@@ -48,7 +48,7 @@ class RouteGuards:
             ConfigurationError: If the application includes the route, and nowhere like
                 this. The guards of the includes would be missed.
         """
-        place = place_of(scope)
+        place = scope[NOTES].get(PLACE) if NOTES in scope else None
         dependant = self._route.dependant
 
         if place is not None and place.original_route is self._route:

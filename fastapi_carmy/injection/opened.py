@@ -1,6 +1,6 @@
 """One execution's dependencies: solved on its own copy of the scope, closed together."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -63,9 +63,9 @@ class _Opened:
         """Return who calls, for `CurrentCaller`."""
         return self._caller or Caller()
 
-    async def guards(self, tool: Tool, context: AgentContext) -> None:
+    async def guards(self, tool: Tool, context: Callable[[], AgentContext]) -> None:
         """Run the tool's own guards. See `seams.Opened.guards`."""
-        self.context = context
+        self.context = context()
         solvable, _ = _plan_of(tool).solvables(self._path_names())
 
         if solvable is not None:
@@ -74,27 +74,29 @@ class _Opened:
             )
 
     async def dependencies(
-        self, tool: Tool, context: AgentContext, arguments: Mapping[str, object]
+        self, tool: Tool, context: Callable[[], AgentContext], arguments: Mapping[str, object]
     ) -> dict[str, object]:
         """Open the tool's remaining dependencies. See `seams.Opened.dependencies`."""
-        self.context = context
         plan = _plan_of(tool)
+        _, solvable = plan.solvables(self._path_names())
+        steps = None if solvable is None else solvable.steps
+
+        # None of them asks for the context.
+        if steps is not None and not plan.security_names:
+            solved = await steps.values(self._scope, self._cache)
+
+            if solved is not None:
+                return solved
+
+        self.context = context()
         values: dict[str, object] = {}
 
         if plan.security_names:
             guarded = await self._security_values(plan)
             values = {name: guarded[name] for name in plan.security_names}
 
-        _, solvable = plan.solvables(self._path_names())
-
         if solvable is None:
             return values
-
-        if solvable.steps is not None:
-            solved = await solvable.steps.values(self._scope, self._cache)
-
-            if solved is not None:
-                return values | solved
 
         request = self._open(anew=True)
         return values | await self._solve(
@@ -196,7 +198,13 @@ class HttpOpened(_Opened):
             receive: For dependencies that read from the request.
             guards: As from `RouteGuards.of`.
         """
-        super().__init__(scope, receive, None)
+        # Spelled out: this is on the way of every call.
+        self._scope = scope
+        self._receive = receive
+        self._caller = None
+        self._cache = {}
+        self._stacks = []
+        self.overrides = overrides_in(scope)
         self._router_guards = guards
         self.has_router_guards = guards.has_any
         """Whether the route itself depends on anything."""
@@ -284,9 +292,13 @@ class HostOpened(_Opened):
         self.lacks_request = request is None
         """Whether a tool that takes something from a request can't run: see `needs_request`."""
 
-    async def guards(self, tool: Tool, context: AgentContext) -> None:  # noqa: ARG002
+    async def guards(
+        self,
+        tool: Tool,  # noqa: ARG002
+        context: Callable[[], AgentContext],
+    ) -> None:
         """Pass: the host vouches for the caller."""
-        self.context = context
+        self.context = context()
 
 
 class _Again:

@@ -54,15 +54,16 @@ NOTES = "fastapi"
 INCLUSION = "included_router"
 PLACE = "effective_route_context"
 
+_NO_OVERRIDES: Overrides = {}
 _SOLVE_TAKES = inspect.signature(solve_dependencies).parameters
 _TAKES_CONCURRENCY = "concurrency" in inspect.signature(get_dependant).parameters
 
 
 def overrides_in(scope: Scope) -> Overrides:
     """Return the `dependency_overrides` that count for a request, as they are now."""
-    provider = getattr(place_of(scope), "dependency_overrides_provider", None) or scope.get("app")
-    overrides: Overrides = getattr(provider, "dependency_overrides", None) or {}
-    return overrides
+    place = scope[NOTES].get(PLACE) if NOTES in scope else None
+    provider = getattr(place, "dependency_overrides_provider", None) or scope.get("app")
+    return getattr(provider, "dependency_overrides", None) or _NO_OVERRIDES
 
 
 def place_of(scope: Scope) -> Any:

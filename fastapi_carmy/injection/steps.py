@@ -5,9 +5,9 @@ the solver's answer is known beforehand: which to call, in which order, and wher
 their values. Whatever is more than that, or goes wrong, is left to the solver.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi.dependencies import models, utils
 from fastapi.dependencies.models import Dependant
@@ -23,6 +23,15 @@ __all__ = ("Steps", "steps_of")
 _UNDERSTOOD = frozenset(("call", "dependencies", "header_params", "name", "path"))
 
 
+class _PlainHeader(NamedTuple):
+    """A header that is taken as the text it is."""
+
+    parameter: str
+    name: bytes
+    default: str | None
+    is_required: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """One dependency to call."""
@@ -30,10 +39,11 @@ class _Step:
     call: Callable[..., Awaitable[Any]]
     key: Any
     """Its place in the solver's cache."""
-    keys: Mapping[str, Any]
-    """The parameters that take other dependencies → their places."""
+    keys: Sequence[tuple[str, Any]]
+    """The parameters that take other dependencies, and their places."""
+    plain_headers: Sequence[_PlainHeader]
     headers: Sequence[Any]
-    """The parameters that take headers, as FastAPI knows them."""
+    """The other parameters that take headers, as FastAPI knows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,7 @@ class Steps:
     """A tree of plain dependencies, in the order in which the solver calls them."""
 
     _steps: Sequence[_Step]
-    _keys: Mapping[str, Any]
+    _keys: Sequence[tuple[str, Any]]
 
     async def values(self, scope: Scope, cache: dict[Any, Any]) -> dict[str, object] | None:
         """Call the dependencies.
@@ -54,16 +64,25 @@ class Steps:
         Returns:
             Parameter name → value; `None` when a header is wrong, which the solver tells.
         """
-        headers = Headers(scope=scope)
+        # The first of a name counts.
+        sent: dict[bytes, bytes] = dict(reversed(scope["headers"]))
 
         for step in self._steps:
             if step.key in cache:
                 continue
 
-            values = {name: cache[key] for name, key in step.keys.items()}
+            values = {name: cache[key] for name, key in step.keys} if step.keys else {}
+
+            for parameter, name, default, is_required in step.plain_headers:
+                text = sent.get(name)
+
+                if text is None and is_required:
+                    return None
+
+                values[parameter] = default if text is None else text.decode("latin-1")
 
             if step.headers:
-                found, errors = utils.request_params_to_args(step.headers, headers)
+                found, errors = utils.request_params_to_args(step.headers, Headers(scope=scope))
 
                 if errors:
                     return None
@@ -72,7 +91,7 @@ class Steps:
 
             cache[step.key] = await step.call(**values)
 
-        return {name: cache[key] for name, key in self._keys.items()}
+        return {name: cache[key] for name, key in self._keys}
 
 
 def steps_of(root: Dependant) -> Steps | None:
@@ -100,9 +119,31 @@ def _add(steps: list[_Step], dependant: Dependant, key_of: Callable[[Dependant],
     if not all(_add(steps, child, key_of) for child in dependant.dependencies):
         return False
 
-    keys = _keys(dependant, key_of)
-    steps.append(_Step(call, key_of(dependant), keys, dependant.header_params))
+    plain: list[_PlainHeader] = []
+    others: list[Any] = []
+
+    for field in dependant.header_params:
+        header = _plain_header(field)
+        others.append(field) if header is None else plain.append(header)
+
+    steps.append(_Step(call, key_of(dependant), _keys(dependant, key_of), plain, others))
     return True
+
+
+def _plain_header(field: Any) -> _PlainHeader | None:
+    """Return how a header is read that is a text, as FastAPI reads it when asked to."""
+    if field.field_info.metadata or field.field_info.annotation not in (str, str | None):
+        return None
+
+    name = str(field.alias).lower().encode("latin-1", "replace")
+    present, wrong = utils.request_params_to_args([field], Headers(raw=[(name, b"x")]))
+    absent, missing = utils.request_params_to_args([field], Headers(raw=[]))
+    default = absent.get(field.name)
+
+    if wrong or present != {field.name: "x"} or not isinstance(default, str | None):
+        return None
+
+    return _PlainHeader(field.name, name, default, bool(missing))
 
 
 def _is_plain(dependant: Dependant) -> bool:
@@ -114,8 +155,8 @@ def _is_plain(dependant: Dependant) -> bool:
     )
 
 
-def _keys(dependant: Dependant, key_of: Callable[[Dependant], object]) -> dict[str, Any]:
-    return {child.name: key_of(child) for child in dependant.dependencies if child.name}
+def _keys(dependant: Dependant, key_of: Callable[[Dependant], object]) -> list[tuple[str, Any]]:
+    return [(child.name, key_of(child)) for child in dependant.dependencies if child.name]
 
 
 def _key_of() -> Callable[[Dependant], object] | None:

@@ -1,4 +1,4 @@
-"""Values that are just what their model says, told without pydantic.
+"""Instances that are just what their model says, told without pydantic.
 
 A tool may change a model after it was validated, so results are serialised strictly. Being
 told to be strict takes pydantic longer than a small model takes to write. A model of plain
@@ -64,8 +64,10 @@ def _fields_of(schema: Any) -> dict[str, frozenset[type]] | None:
 
 def _is_plain(schema: Any) -> bool:
     """Tell whether pydantic itself writes it, and nothing more than what is named."""
-    extra = schema.get("config", {}).get("extra_fields_behavior") or schema.get("extra_behavior")
-    return "serialization" not in schema and extra != "allow"
+    config = schema.get("config", {})
+    extra = config.get("extra_fields_behavior") or schema.get("extra_behavior")
+    is_taken_as_it_is = config.get("revalidate_instances", "never") == "never"
+    return "serialization" not in schema and extra != "allow" and is_taken_as_it_is
 
 
 def _types_of(schema: Any) -> frozenset[type]:

@@ -61,9 +61,9 @@ class JsonOutput:
         """Return `value` as JSON bytes. See `Output.dump`."""
         try:
             if self._is_exact is not None and self._is_exact(value):
-                # Being strict with it would take longer than all the rest.
-                checked = self._validate(value)
-                data: bytes = self._serialize(checked, by_alias=True)
+                # Validated when it was made; being strict would take longer than the rest.
+                checked: object = value
+                data: bytes = self._serialize(value, by_alias=True)
             else:
                 if isinstance(value, Iterator):
                     # It can be looked at only once.

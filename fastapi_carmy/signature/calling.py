@@ -13,7 +13,6 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from functools import partial
 from inspect import Parameter, Signature
 from typing import Any, get_args, get_origin
 
@@ -22,7 +21,7 @@ from fastapi_carmy.signature.annotations import resolved_signature, without_part
 from fastapi_carmy.signature.parameters import ReadParameter
 from fastapi_carmy.tool import ToolKind
 
-__all__ = ("binder", "kind_of", "read_returns")
+__all__ = ("caller_by_name", "kind_of", "read_returns")
 
 _Call = Callable[..., Any]
 
@@ -84,10 +83,10 @@ def _item_type(tool: str, returns: Any) -> Any:
     return arguments[0] if arguments else Any
 
 
-def binder(
+def caller_by_name(
     call: _Call, parameters: tuple[ReadParameter, ...], *, exact: bool
-) -> Callable[[dict[str, object]], Callable[[], object]]:
-    """Return what prepares a call from values by parameter name.
+) -> Callable[[dict[str, object]], Any]:
+    """Return what calls a function with values by parameter name.
 
     Args:
         call: The function.
@@ -100,10 +99,10 @@ def binder(
     named = tuple(read.name for read in parameters if read.name not in positional)
 
     if not positional and exact:
-        return lambda values: partial(call, **values)
+        return lambda values: call(**values)
 
-    def bind(values: dict[str, object]) -> Callable[[], object]:
+    def call_by_name(values: dict[str, object]) -> Any:
         given = [values[name] for name in positional]
-        return partial(call, *given, **{name: values[name] for name in named})
+        return call(*given, **{name: values[name] for name in named})
 
-    return bind
+    return call_by_name

@@ -5,7 +5,7 @@ store of the package; a store of your own passes it when it is added to its fixt
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 __all__ = (
     "Acquired",
@@ -21,8 +21,7 @@ __all__ = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """The identity of a repeated call. Source: carmy/1, section 4.2.
 
     Two keys are the same when all three parts are; an absent part equals only an absent one.
@@ -34,8 +33,7 @@ class Key:
     """1 to 256 bytes of UTF-8, as the caller chose it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """The answer of a finished execution."""
 
     execution_id: str

@@ -24,9 +24,7 @@ __all__ = ("MemoryStore",)
 
 # Each claim may drop two and adds at most one, so expired entries go without a scan.
 _DROPPED_AT_ONCE = 2
-
-# Hashed several times in each operation, which is quick for a tuple.
-_Identity = tuple[str | None, str | None, str]
+_ACQUIRED = Acquired()
 
 
 class MemoryStore:
@@ -76,11 +74,11 @@ class MemoryStore:
         self._bytes = 0
         self._clock = clock
         self._wall_clock = wall_clock
-        self._slots: dict[_Identity, _Slot] = {}
+        self._slots: dict[Key, _Slot] = {}
         # Both hold the finished slots: one by when they expire, one by when they were used.
         # The lifetime is one for all, so the order of finishing is the order of expiring.
-        self._by_expiry: OrderedDict[_Identity, float] = OrderedDict()
-        self._by_use: OrderedDict[_Identity, None] = OrderedDict()
+        self._by_expiry: OrderedDict[Key, float] = OrderedDict()
+        self._by_use: OrderedDict[Key, None] = OrderedDict()
         # Nothing here awaits, so tasks of one loop cannot interleave. The lock is for loops in
         # several threads, which a TestClient without `with` has. It guards constant work, so
         # nobody waits long enough to notice. Reentrant, because the garbage collector can
@@ -96,27 +94,26 @@ class MemoryStore:
         self, key: Key, *, fingerprint: str, execution_id: str, may_repeat: bool
     ) -> Reservation:
         """See `IdempotencyStore.reserve`."""
-        identity = _identity(key)
         with self._lock:
             now = self._clock()
             self._drop_expired(now)
-            slot = self._live(identity, now)
+            slot = self._live(key, now)
 
             if slot is None:
                 self._make_room()
-                self._slots[identity] = _Slot(execution_id, fingerprint, self._wall_clock())
-                return Acquired()
+                self._slots[key] = _Slot(execution_id, fingerprint, self._wall_clock())
+                return _ACQUIRED
 
             if slot.fingerprint != fingerprint:
                 return Conflict()
 
             if slot.record is not None:
-                self._by_use.move_to_end(identity)
+                self._by_use.move_to_end(key)
                 return Replay(slot.record)
 
             if slot.is_abandoned and may_repeat:
-                self._slots[identity] = _Slot(execution_id, fingerprint, self._wall_clock())
-                return Acquired()
+                self._slots[key] = _Slot(execution_id, fingerprint, self._wall_clock())
+                return _ACQUIRED
 
             return InProgress(
                 slot.execution_id,
@@ -126,34 +123,31 @@ class MemoryStore:
 
     async def complete(self, key: Key, *, execution_id: str, record: Record) -> bool:
         """See `IdempotencyStore.complete`."""
-        identity = _identity(key)
         with self._lock:
-            slot = self._unfinished(identity, execution_id)
+            slot = self._unfinished(key, execution_id)
             if slot is None:
                 return False
 
             now = self._clock()
             self._make_room_for(len(record.body), now)
             slot.record = record
-            self._by_expiry[identity] = now + self._ttl_seconds
-            self._by_use[identity] = None
+            self._by_expiry[key] = now + self._ttl_seconds
+            self._by_use[key] = None
             return True
 
     async def release(self, key: Key, *, execution_id: str) -> bool:
         """See `IdempotencyStore.release`."""
-        identity = _identity(key)
         with self._lock:
-            if self._unfinished(identity, execution_id) is None:
+            if self._unfinished(key, execution_id) is None:
                 return False
 
-            del self._slots[identity]
+            del self._slots[key]
             return True
 
     async def abandon(self, key: Key, *, execution_id: str) -> bool:
         """See `IdempotencyStore.abandon`."""
-        identity = _identity(key)
         with self._lock:
-            slot = self._unfinished(identity, execution_id)
+            slot = self._unfinished(key, execution_id)
             if slot is None:
                 return False
 
@@ -163,22 +157,22 @@ class MemoryStore:
     async def lookup(self, key: Key) -> Entry | None:
         """See `IdempotencyStore.lookup`."""
         with self._lock:
-            slot = self._live(_identity(key), self._clock())
+            slot = self._live(key, self._clock())
             return None if slot is None else slot.as_entry()
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to let go of."""
 
-    def _live(self, identity: _Identity, now: float) -> "_Slot | None":
-        slot = self._slots.get(identity)
-        if slot is not None and slot.record is not None and self._by_expiry[identity] <= now:
-            self._drop(identity)
+    def _live(self, key: Key, now: float) -> "_Slot | None":
+        slot = self._slots.get(key)
+        if slot is not None and slot.record is not None and self._by_expiry[key] <= now:
+            self._drop(key)
             return None
 
         return slot
 
-    def _unfinished(self, identity: _Identity, execution_id: str) -> "_Slot | None":
-        slot = self._slots.get(identity)
+    def _unfinished(self, key: Key, execution_id: str) -> "_Slot | None":
+        slot = self._slots.get(key)
         if slot is None or slot.execution_id != execution_id or slot.record is not None:
             return None
 
@@ -210,11 +204,11 @@ class MemoryStore:
             has_expired = self._by_expiry[oldest] <= now
             self._drop(oldest if has_expired else next(iter(self._by_use)))
 
-    def _drop(self, identity: _Identity) -> None:
-        record = self._slots.pop(identity).record
+    def _drop(self, key: Key) -> None:
+        record = self._slots.pop(key).record
         self._bytes -= 0 if record is None else len(record.body)
-        del self._by_expiry[identity]
-        del self._by_use[identity]
+        del self._by_expiry[key]
+        del self._by_use[key]
 
 
 class _Slot:
@@ -248,7 +242,3 @@ class _Slot:
 def _timestamp(seconds: float) -> str:
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _identity(key: Key) -> _Identity:
-    return key.principal, key.session, key.request_id

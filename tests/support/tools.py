@@ -1,6 +1,7 @@
 """One call of a tool on a real scope, with its dependencies and without the runtime."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any, cast
 
@@ -79,13 +80,13 @@ async def call(
     opened = opened or opened_on(scope_of())
     context = context_of(tool, caller)
     values = validate(tool, arguments)
-    await opened.guards(tool, context)
-    values |= await opened.dependencies(tool, context, values)
+    await opened.guards(tool, lambda: context)
+    values |= await opened.dependencies(tool, lambda: context, values)
     values |= dict.fromkeys(tool.context_parameters, context)
     values |= dict.fromkeys(tool.caller_parameters, context.caller)
 
     try:
-        result = await run(tool, tool.bind(values))
+        result = await run(tool, partial(tool.call, values))
     except BaseException as error:
         await opened.aclose(error)
         raise

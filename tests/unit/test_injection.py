@@ -1,5 +1,6 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
@@ -194,12 +195,12 @@ async def test_security_runs_with_the_guards_and_once() -> None:
 
     made = tool_of(tool)
     opened = opened_on(scope_of())
-    await opened.guards(made, context_of(made))
+    await opened.guards(made, partial(context_of, made))
 
     assert made.has_guards
     assert seen == ["user a"]
 
-    values = await opened.dependencies(made, context_of(made), {"n": 1})
+    values = await opened.dependencies(made, partial(context_of, made), {"n": 1})
     await opened.aclose(None)
 
     assert seen == ["user a", "account"]
@@ -417,8 +418,8 @@ async def test_nothing_is_open_until_something_is_solved() -> None:
         made = tool_of(function)
         opened = opened_on(scope_of())
         assert await opened.router_guards() is None
-        await opened.guards(made, context_of(made))
-        await opened.dependencies(made, context_of(made), {})
+        await opened.guards(made, partial(context_of, made))
+        await opened.dependencies(made, partial(context_of, made), {})
 
         assert opened.is_open is is_open
 
@@ -533,7 +534,7 @@ async def test_what_a_thread_opens_during_an_interruption_is_closed_again() -> N
 
     made = tool_of(tool, limiter=LoopLimiter(1))
     opened = opened_on(scope_of())
-    task = start_task(opened.dependencies(made, context_of(made), {}))
+    task = start_task(opened.dependencies(made, partial(context_of, made), {}))
 
     with anyio.fail_after(5):
         await opening.wait()
@@ -555,7 +556,7 @@ async def test_a_sync_dependency_sees_every_kind_of_failure(error: BaseException
 
     made = tool_of(tool, limiter=LoopLimiter(1))
     opened = opened_on(scope_of())
-    await opened.dependencies(made, context_of(made), {})
+    await opened.dependencies(made, partial(context_of, made), {})
     await opened.aclose(error)
 
     assert log.seen == ["sync rolls back: no"]
