@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import anyio
-
+from fastapi_carmy.cancellation import Bell
 from fastapi_carmy.events import Event, ExecutionStarted, ToolProgress, ToolStarted
 
 __all__ = ("EventBuffer",)
@@ -44,7 +43,7 @@ class EventBuffer(Generic[Item]):
         self._takes_progress = False
         self._has_ended = False
         self._failure: BaseException | None = None
-        self._arrival: anyio.Event | None = None
+        self._bell = Bell()
 
     def report(self, event: Event) -> None:
         """Take one event of the execution.
@@ -64,13 +63,15 @@ class EventBuffer(Generic[Item]):
             self._takes_progress = False
             self._after.append(self._render(event))
 
-        self._wake()
+        self._bell.ring()
 
     def end(self, failure: BaseException | None = None) -> None:
         """Say that nothing comes any more, and why, if that is not as it should be."""
         self._has_ended = True
         self._failure = failure
-        self._wake()
+        self._bell.ring()
+        # Nobody waits for a time any more.
+        self._bell.close()
 
     async def wait(self, seconds: float | None = None) -> None:
         """Return once there is something to take, or after `seconds`.
@@ -78,10 +79,10 @@ class EventBuffer(Generic[Item]):
         Raises:
             BaseException: What `end` was told, once everything before it was taken.
         """
-        if not self._has_something():
-            await self._wait_for_arrival(seconds)
+        if not (self._has_ended or self._before or self._progress or self._after):
+            await self._bell.wait(seconds)
 
-        if self._failure is not None and not self._has_items():
+        if self._failure is not None and not (self._before or self._progress or self._after):
             raise self._failure
 
     def take(self) -> list[Item] | None:
@@ -104,31 +105,14 @@ class EventBuffer(Generic[Item]):
 
     def _hold_progress(self, item: Item) -> None:
         self._progress.append(item)
-        self._progress_bytes += self._size_of(item)
+
+        if self._size is not None:
+            self._progress_bytes += self._size(item)
 
         while len(self._progress) > 1 and (
             len(self._progress) > _MAX_WAITING or self._progress_bytes > _MAX_WAITING_BYTES
         ):
-            self._progress_bytes -= self._size_of(self._progress.popleft())
+            oldest = self._progress.popleft()
 
-    def _size_of(self, item: Item) -> int:
-        return 0 if self._size is None else self._size(item)
-
-    def _has_items(self) -> bool:
-        return bool(self._before or self._progress or self._after)
-
-    def _has_something(self) -> bool:
-        return self._has_ended or self._has_items()
-
-    def _wake(self) -> None:
-        if self._arrival is not None:
-            self._arrival.set()
-
-    async def _wait_for_arrival(self, seconds: float | None) -> None:
-        self._arrival = anyio.Event()
-
-        try:
-            with anyio.move_on_after(seconds):
-                await self._arrival.wait()
-        finally:
-            self._arrival = None
+            if self._size is not None:
+                self._progress_bytes -= self._size(oldest)

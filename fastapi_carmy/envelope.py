@@ -31,7 +31,6 @@ _DOUBTFUL = re.compile(
     rb"[\\NI0-9](?:(?<=\\)u|(?<=N)aN|(?<=I)nfinity|(?<=[0-9])(?:[eE]\+?[0-9]{2}|[0-9]{299}))"
 )
 _MANY_TOOLS = 1_000
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(slots=True)
@@ -117,8 +116,19 @@ def fingerprint(call: Call) -> str:
 
     Source: carmy/1, section 4.2.
     """
-    text = _CANONICAL.encode([call.tool_name, call.arguments_as_sent()])
-    return hashlib.sha256(text.encode()).hexdigest()
+    canonical = to_json([call.tool_name, _with_sorted_keys(call.arguments_as_sent())])
+    return hashlib.sha256(canonical).hexdigest()
+
+
+def _with_sorted_keys(value: object) -> object:
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value)
+        return {key: _with_sorted_keys(members[key]) for key in sorted(members)}
+
+    if isinstance(value, list):
+        return [_with_sorted_keys(item) for item in cast("list[object]", value)]
+
+    return value
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:

@@ -80,10 +80,10 @@ class Execution(ExecutionState):
             reservation = self.reservation
 
             if reservation is not None:
-                return await self._conclude(result, partial(reservation.complete, result))
+                return await conclude(self, result, partial(reservation.complete, result))
 
             if self.settings.audit or self.report is not None:
-                return await self._conclude(result)
+                return await conclude(self, result, None)
 
             return result
         finally:
@@ -174,7 +174,7 @@ class Execution(ExecutionState):
         claimed = await reserve(
             self.settings.store,
             self.call,
-            self.caller,
+            self.key,
             self.id,
             may_repeat=tool.spec.is_repeatable,
             give_up_seconds=self.settings.finish_seconds,

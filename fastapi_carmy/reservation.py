@@ -5,7 +5,6 @@ from collections.abc import Awaitable
 
 from anyio import move_on_after
 
-from fastapi_carmy.caller import Caller
 from fastapi_carmy.envelope import Call, fingerprint
 from fastapi_carmy.result import ExecutionResult
 from fastapi_carmy.runtime_errors import (
@@ -106,7 +105,7 @@ class Reservation:
 async def reserve(
     store: IdempotencyStore,
     call: Call,
-    caller: Caller,
+    key: Key,
     execution_id: str,
     *,
     may_repeat: bool,
@@ -117,7 +116,7 @@ async def reserve(
     Args:
         store: Where calls are remembered.
         call: The call.
-        caller: Who makes it.
+        key: What it is remembered under.
         execution_id: The execution that wants to run.
         may_repeat: Running the call twice is safe.
         give_up_seconds: Limit for taking back a claim that was interrupted.
@@ -129,8 +128,6 @@ async def reserve(
         AgentError: `IDEMPOTENCY_CONFLICT`, `EXECUTION_UNCERTAIN`, `IDEMPOTENCY_CAPACITY`
             or `STORE_ERROR`.
     """
-    key = Key(caller.principal, caller.session, str(call.request_id))
-
     held = Reservation(store, key, execution_id)
 
     try:

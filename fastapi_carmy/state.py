@@ -14,6 +14,7 @@ from fastapi_carmy.policies import PolicyCall
 from fastapi_carmy.reservation import Reservation
 from fastapi_carmy.result import NextAction, new_execution_id
 from fastapi_carmy.seams import Opened, Settings
+from fastapi_carmy.stores.base import Key
 from fastapi_carmy.threads import ThreadCall
 
 __all__ = ("ExecutionState", "Phase")
@@ -94,6 +95,13 @@ class ExecutionState:
             self._caller = Caller()
 
         return self._caller
+
+    @property
+    def key(self) -> Key:
+        """What the call's `request_id` is kept under; only for one that is valid."""
+        caller = self._caller
+        principal, session = (None, None) if caller is None else (caller.principal, caller.session)
+        return Key(principal, session, str(self.call.request_id))
 
     @property
     def request_id(self) -> str | None:

@@ -57,24 +57,25 @@ def _named(
 ) -> tuple[bytes, dict[str, object]]:
     fields: dict[str, object] = {"execution_id": event.execution_id, "tool": event.tool}
 
-    if isinstance(event, ExecutionStarted):
-        return b"execution.started", fields
+    # There may be many of these, and one of each other kind.
+    if isinstance(event, ToolProgress):
+        fields["progress"] = event.progress
 
-    if isinstance(event, ToolStarted):
-        return b"tool.started", fields
+        if event.total is not None:
+            fields["total"] = event.total
+
+        if event.message is not None:
+            fields["message"] = event.message
+
+        if event.has_partial:
+            fields["partial"] = event.partial
+
+        return b"tool.progress", fields
 
     if isinstance(event, ToolCompleted):
         return b"tool.completed", {**fields, "duration_ms": event.duration_ms, "ok": event.ok}
 
-    fields["progress"] = event.progress
+    if isinstance(event, ToolStarted):
+        return b"tool.started", fields
 
-    if event.total is not None:
-        fields["total"] = event.total
-
-    if event.message is not None:
-        fields["message"] = event.message
-
-    if event.has_partial:
-        fields["partial"] = event.partial
-
-    return b"tool.progress", fields
+    return b"execution.started", fields
