@@ -72,6 +72,8 @@ class Cancellation:
     """Whether a disconnect is only noted, because the work is to run to its end."""
     overran = False
     """Whether finishing took longer than `limit_finish` allowed."""
+    has_begun = False
+    """Whether the current task may be interrupted."""
     _home: "asyncio.Task[object] | None" = None
     _task: "asyncio.Task[object] | None" = None
     _before = 0
@@ -140,9 +142,11 @@ class Cancellation:
 
         self._task = task
         self._before = task.cancelling()
+        self.has_begun = True
 
     def end(self) -> None:
         """Let nothing interrupt the current task any more, and forget the limit."""
+        self.has_begun = False
         self._task = None
         self._at_alarm = None
 
@@ -212,7 +216,7 @@ class Cancellation:
         """Stop watching and forget the limit; say it when the execution is over."""
         self._watch = None
 
-        if self._task is not None or self._at_alarm is not None:
+        if self.has_begun or self._at_alarm is not None:
             self.end()
 
         if self._watcher is not None:

@@ -118,7 +118,9 @@ class Execution(ExecutionState):
     async def _attempt(self, tool: Tool | None) -> ExecutionResult:
         """Steps 2 to 10: everything between the guards and the record."""
         call, settings, cancellation = self.call, self.settings, self.cancellation
-        cancellation.begin()
+
+        if not cancellation.has_begun:
+            cancellation.begin()
 
         if tool is None:
             raise tool_not_found(settings.nearest(call.tool_name, self.caller))
@@ -150,9 +152,6 @@ class Execution(ExecutionState):
 
         if self.opened.is_open or self.reservation is not None or settings.audit:
             await self._close_in_time()
-
-        if self.turn is not None:
-            give_turn(self)
 
         return result
 
@@ -196,6 +195,8 @@ class Execution(ExecutionState):
             if self.cancellation.overran:
                 # A teardown swallowed it: whether it committed is not known.
                 raise Interrupted
+
+        give_turn(self)
 
     async def _pass_guards(self, tool: Tool) -> None:
         try:

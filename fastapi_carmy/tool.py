@@ -89,18 +89,17 @@ class Envelope(TypedDict):
     """As sent."""
 
 
-class Input(Protocol):
+@dataclass(frozen=True, slots=True)
+class Input:
     """Validates a call's envelope for one tool."""
 
-    def validate_json(self, body: bytes) -> Envelope:
-        """Return the envelope with validated arguments.
+    validate_json: Callable[[bytes], Envelope]
+    """JSON → the envelope with validated arguments; raises `pydantic.ValidationError`.
 
-        Envelope keys other than `tool`, `arguments` and `request_id` are refused.
-
-        Raises:
-            pydantic.ValidationError: If anything in `body` does not fit.
-        """
-        ...
+    Envelope keys other than `tool`, `arguments` and `request_id` are refused.
+    """
+    takes_plain_only: bool = False
+    """Whether the arguments are texts, integers and truth values, taken as they are."""
 
 
 class Output(Protocol):

@@ -56,7 +56,10 @@ class ExecuteEndpoint:
     async def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Answer:
         """See `Endpoint.respond`."""
         inbox = Inbox(scope, receive, self._max_body_bytes)
-        inbox.check_length()
+
+        if inbox.may_be_long:
+            inbox.check_length()
+
         service = self._service(scope.get("app"))
         opened = HttpOpened(scope, inbox.receive, guards)
 
@@ -65,7 +68,12 @@ class ExecuteEndpoint:
             return await self._stream(request, scope, receive)
 
         execution = await _execution(service, inbox, opened, Cancellation())
-        return partial(_send, opened, execution, await execution.run())
+        result = await execution.run()
+
+        if execution.outlived is None and opened.background is None:
+            return partial(send_result, result=result, host_headers=opened.headers)
+
+        return partial(_send, opened, execution, result)
 
     async def refuse(self, send: Send, error: AgentError) -> None:
         """See `Endpoint.refuse`."""
@@ -166,8 +174,7 @@ async def _send(
 ) -> None:
     """Answer with JSON, and do what is left to do."""
     try:
-        host_headers = () if opened.response is None else opened.headers
-        await send_result(send, result, host_headers)
+        await send_result(send, result, opened.headers)
     finally:
         # The execution is over whether or not somebody takes the answer.
         if execution.outlived is not None:

@@ -13,7 +13,7 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from fastapi_carmy.http.route import AgentRoute
-from fastapi_carmy.injection import INCLUSION, NOTES, PLACE
+from fastapi_carmy.injection import INCLUSION, NOTES, PLACE, Guards
 
 __all__ = ("RememberingRouter",)
 
@@ -28,6 +28,7 @@ class _Found(NamedTuple):
     """One of our routes, as FastAPI found it. It does not keep the application alive."""
 
     route: AgentRoute
+    guards: Guards
     endpoint: Any
     inclusion: "ref[object]"
     place: "ref[object]"
@@ -49,32 +50,46 @@ class RememberingRouter(APIRouter):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Tell whether one of the routes is meant."""
         found = self._found.get(scope["path"])
+        notes = scope.get(NOTES)
 
-        if found is None or not self._still_holds(found, scope):
+        if (
+            found is None
+            or notes is None
+            or found.inclusion() is not notes.get(INCLUSION)
+            or found.root_path != scope.get("root_path", "")
+            or found.routes != len(self.routes)
+            or scope["type"] != "http"
+            or scope.get("path_params")
+            # What FastAPI tells its spans is FastAPI's to tell.
+            or "fastapi.telemetry" in scope
+        ):
             return super().matches(scope)
 
         # For `handle`, which comes next.
-        scope[NOTES][_FOUND] = found
+        notes[_FOUND] = found
         return Match.FULL, {}
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request to the route that is meant."""
+    def handle(self, scope: Scope, receive: Receive, send: Send) -> Any:
+        """Return what hands the request to the route that is meant: a coroutine."""
         notes: dict[str, Any] = scope.get(NOTES, {})
         found: _Found | None = notes.pop(_FOUND, None)
 
         if (
-            found is not None
-            and found is self._found.get(scope["path"])
-            and (place := found.place()) is not None
+            found is None
+            or found is not self._found.get(scope["path"])
+            or (place := found.place()) is None
         ):
-            notes[PLACE] = place
-            scope["path_params"] = {}
-            scope["endpoint"] = found.endpoint
-            scope["route"] = found.route
-            await found.route.handle(scope, receive, send)
-            return
+            return self._find(scope, receive, send)
 
-        inclusion = notes.get(INCLUSION)
+        notes[PLACE] = place
+        scope["path_params"] = {}
+        scope["endpoint"] = found.endpoint
+        scope["route"] = found.route
+        return found.route.serve(scope, receive, send, found.guards)
+
+    async def _find(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let FastAPI find the route, and remember it."""
+        inclusion = scope.get(NOTES, {}).get(INCLUSION)
         # As it is before FastAPI finds the route.
         path, root_path = scope["path"], scope.get("root_path", "")
 
@@ -83,19 +98,6 @@ class RememberingRouter(APIRouter):
         finally:
             if inclusion is not None and scope["type"] == "http":
                 self._remember(path, root_path, inclusion, scope)
-
-    def _still_holds(self, found: _Found, scope: Scope) -> bool:
-        notes = scope.get(NOTES)
-        return (
-            notes is not None
-            and found.inclusion() is notes.get(INCLUSION)
-            and found.root_path == scope.get("root_path", "")
-            and found.routes == len(self.routes)
-            and scope["type"] == "http"
-            and not scope.get("path_params")
-            # What FastAPI tells its spans is FastAPI's to tell.
-            and "fastapi.telemetry" not in scope
-        )
 
     def _remember(self, path: str, root_path: str, inclusion: object, scope: Scope) -> None:
         place: object = scope[NOTES].get(PLACE)
@@ -109,5 +111,11 @@ class RememberingRouter(APIRouter):
                 self._found.clear()
 
             self._found[path] = _Found(
-                route, scope["endpoint"], ref(inclusion), ref(place), root_path, len(self.routes)
+                route,
+                route.guards.of(scope),
+                scope["endpoint"],
+                ref(inclusion),
+                ref(place),
+                root_path,
+                len(self.routes),
             )

@@ -33,6 +33,7 @@ class Inbox:
         "has_accept",
         "has_idempotency_key",
         "is_json",
+        "may_be_long",
     )
 
     def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
@@ -45,8 +46,16 @@ class Inbox:
         """
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         found = dict(headers)
+
+        if len(found) < len(headers):
+            found = _joined(headers)
+
+        length = found.get(b"content-length", b"")
         self._headers = headers
-        self._found = found if len(found) == len(headers) else _joined(headers)
+        self._found = found
+        # Any number of so few digits is below the limit.
+        self.may_be_long = len(length) >= _MAX_DIGITS or 10 ** len(length) > max_bytes
+        """Whether `check_length` has to look."""
         # The one spelling that nearly every client sends.
         self.is_json = found.get(b"content-type") == b"application/json"
         """Whether the body surely says that it is JSON; else `check_content_type` looks."""
@@ -83,10 +92,6 @@ class Inbox:
             AgentError: `PAYLOAD_TOO_LARGE`.
         """
         length = self._found.get(b"content-length", b"")
-
-        # Any number of so few digits is below the limit.
-        if len(length) < _MAX_DIGITS and 10 ** len(length) <= self._max_bytes:
-            return
 
         # A server refuses any other spelling itself; an absurd length is over every limit.
         if length.isdigit() and int(length[:_MAX_DIGITS]) > self._max_bytes:

@@ -93,7 +93,20 @@ class AgentRoute(APIRoute):
         return (Match.NONE if match is Match.NONE else Match.FULL), child_scope
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, errors included."""
+        """Answer one request that FastAPI has brought here."""
+        await self.serve(scope, receive, send, None)
+
+    async def serve(
+        self, scope: Scope, receive: Receive, send: Send, guards: Guards | None
+    ) -> None:
+        """Answer one request, errors included.
+
+        Args:
+            scope: ASGI's.
+            receive: ASGI's.
+            send: ASGI's.
+            guards: What the route depends on where it was reached, if that is known.
+        """
         endpoint = self.answers
 
         if scope["method"] == "HEAD":
@@ -104,7 +117,7 @@ class AgentRoute(APIRoute):
             return
 
         try:
-            answer = await endpoint.respond(scope, receive, self.guards.of(scope))
+            answer = await endpoint.respond(scope, receive, guards or self.guards.of(scope))
         except Exception as error:  # noqa: BLE001
             # The edge of a request: whatever was not answered yet is answered here.
             await endpoint.refuse(send, _refusal(error))

@@ -27,6 +27,7 @@ from pydantic_core import InitErrorDetails, from_json
 from typing_extensions import TypedDict
 
 from fastapi_carmy.errors import ToolError
+from fastapi_carmy.schemas.exactness import has_plain_fields
 from fastapi_carmy.schemas.failures import SCHEMA_FAILURES, schema_error
 from fastapi_carmy.schemas.json_schema import schema_of
 from fastapi_carmy.schemas.values import holds_not_a_number
@@ -118,15 +119,16 @@ def build_input(
             _check_default(tool, argument)
 
         shape = _object(f"{tool}_arguments", arguments)
-        schema = schema_of(TypeAdapter(shape), "validation")
-        validator = _envelope(tool, shape)
+        adapter = TypeAdapter[Any](shape)
+        schema = schema_of(adapter, "validation")
+        validate = _envelope(tool, shape)
 
         if _may_hold_numbers(schema.get("$defs")):
             # Models have their own configuration, and by default take what JSON lacks.
             names = {argument.key: argument.wire_names[0] for argument in arguments}
-            validator = _FiniteInput(validator.validate_json, names)
+            validate = _FiniteInput(validate, names).validate_json
 
-        return validator, _as_object(schema)
+        return Input(validate, has_plain_fields(adapter)), _as_object(schema)
     except ToolError:
         raise
     except SCHEMA_FAILURES as error:
@@ -138,16 +140,17 @@ def _object(name: str, arguments: Sequence[Argument], *extra: object) -> Any:
     return _closed(name, fields)
 
 
-def _envelope(tool: str, arguments: Any) -> Input:
+def _envelope(tool: str, arguments: Any) -> Callable[[bytes], Envelope]:
     fields = {
         "tool": Required[Literal[tool]],
         # Left out means empty: what is missing is then told by its own name.
         "arguments": NotRequired[Annotated[arguments, Field(default={}, validate_default=True)]],
         "request_id": NotRequired[Any],
     }
-    validator: Any = TypeAdapter(_closed(f"{tool}_call", fields)).validator
-    checked: Input = validator
-    return checked
+    validate: Callable[[bytes], Envelope] = TypeAdapter(
+        _closed(f"{tool}_call", fields)
+    ).validator.validate_json
+    return validate
 
 
 def _closed(name: str, fields: dict[str, Any]) -> Any:
@@ -185,16 +188,17 @@ def _build_whole(tool: str, whole: Argument) -> tuple[Input, dict[str, object]]:
     annotation: Any = whole.annotation
     shape: Any = Annotated[annotation, AfterValidator(lambda value: {key: value})]
     schema = _as_object(schema_of(TypeAdapter(model), "validation"))
-    validator = _envelope(tool, shape)
+    validate = _envelope(tool, shape)
 
     if _may_hold_numbers(schema):
-        validator = _FiniteInput(validator.validate_json, {})
+        validate = _FiniteInput(validate, {}).validate_json
 
     if model.model_config.get("extra") in ("allow", "forbid"):
         schema.setdefault("additionalProperties", True)
-        return validator, schema
+        return Input(validate), schema
 
-    return _ClosedInput(validator.validate_json, model), {**schema, "additionalProperties": False}
+    closed = _ClosedInput(validate, model)
+    return Input(closed.validate_json), {**schema, "additionalProperties": False}
 
 
 def _is_root_model(model: type[BaseModel]) -> bool:

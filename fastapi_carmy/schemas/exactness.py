@@ -1,4 +1,4 @@
-"""Instances that are just what their model says, told without pydantic.
+"""What is just what its type says, told without pydantic.
 
 A tool may change a model after it was validated, so results are serialised strictly. Being
 told to be strict takes pydantic longer than a small model takes to write. A model of plain
@@ -10,10 +10,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-__all__ = ("exactness_of",)
+__all__ = ("exactness_of", "has_plain_fields")
 
 _MAX_FIELDS = 16
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+_ACCEPTING = frozenset({type(None), str, int, bool})
+"""The types that take nothing from JSON on which its readers differ."""
 
 
 def exactness_of(adapter: TypeAdapter[Any]) -> Callable[[object], bool] | None:
@@ -49,6 +51,15 @@ def exactness_of(adapter: TypeAdapter[Any]) -> Callable[[object], bool] | None:
     return is_exact
 
 
+def has_plain_fields(adapter: TypeAdapter[Any]) -> bool:
+    """Tell whether a closed `TypedDict` holds texts, integers and truth values as they come."""
+    fields = adapter.core_schema
+    return fields["type"] == "typed-dict" and all(
+        frozenset[type]() < _types_of(field["schema"]) <= _ACCEPTING
+        for field in fields["fields"].values()
+    )
+
+
 def _fields_of(schema: Any) -> dict[str, frozenset[type]] | None:
     """Return the fields of a plain model, and the types that each may have exactly."""
     if schema["type"] != "model" or not _is_plain(schema) or schema.get("root_model"):
@@ -67,7 +78,12 @@ def _is_plain(schema: Any) -> bool:
     config = schema.get("config", {})
     extra = config.get("extra_fields_behavior") or schema.get("extra_behavior")
     is_taken_as_it_is = config.get("revalidate_instances", "never") == "never"
-    return "serialization" not in schema and extra != "allow" and is_taken_as_it_is
+    return (
+        "serialization" not in schema
+        and "coerce_numbers_to_str" not in schema
+        and extra != "allow"
+        and is_taken_as_it_is
+    )
 
 
 def _types_of(schema: Any) -> frozenset[type]:
