@@ -71,7 +71,7 @@ class ExecuteEndpoint:
         result = await execution.run()
 
         if execution.outlived is None and opened.background is None:
-            return partial(send_result, result=result, host_headers=opened.headers)
+            return partial(send_result, result, opened.headers)
 
         return partial(_send, opened, execution, result)
 
@@ -174,7 +174,7 @@ async def _send(
 ) -> None:
     """Answer with JSON, and do what is left to do."""
     try:
-        await send_result(send, result, opened.headers)
+        await send_result(result, opened.headers, send)
     finally:
         # The execution is over whether or not somebody takes the answer.
         if execution.outlived is not None:

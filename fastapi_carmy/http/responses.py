@@ -74,14 +74,14 @@ async def send_body(
 
 
 async def send_result(
-    send: Send, result: ExecutionResult, host_headers: Iterable[tuple[bytes, bytes]] = ()
+    result: ExecutionResult, host_headers: Iterable[tuple[bytes, bytes]], send: Send
 ) -> None:
     """Send an execution's answer.
 
     Args:
-        send: ASGI's.
         result: The answer.
         host_headers: What dependencies set on their `Response`; ours win.
+        send: ASGI's.
 
     Source: carmy/1, section 2.2.
     """

@@ -45,6 +45,8 @@ class _Opened:
     """Tasks that dependencies or the tool asked for."""
     response: Response | None = None
     """What dependencies set headers and cookies on."""
+    headers: Iterable[tuple[bytes, bytes]] = ()
+    """What they set."""
     context: AgentContext | None = None
     """The execution's context, once there is one."""
     _request: Request | None = None
@@ -173,6 +175,7 @@ class _Opened:
         )
         self.background = solved.background_tasks
         self.response = solved.response
+        self.headers = solved.response.raw_headers
         return solved.values
 
     async def _security_values(self, plan: Plan) -> dict[str, Any]:
@@ -208,11 +211,6 @@ class HttpOpened(_Opened):
         self._router_guards = guards
         self.has_router_guards = guards.has_any
         """Whether the route itself depends on anything."""
-
-    @property
-    def headers(self) -> Iterable[tuple[bytes, bytes]]:
-        """What dependencies set on their `Response`."""
-        return () if self.response is None else self.response.raw_headers
 
     async def router_guards(self) -> Caller | None:
         """Run what the route itself depends on: the router's, its includes', the application's.
