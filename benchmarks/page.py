@@ -16,6 +16,11 @@ Figures = Mapping[str, Mapping[str, Sequence[float]]]
 """Group → scenario → one number a round."""
 
 
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Return the median over the rounds; what slows a whole round down drops out of it."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One ratio that the package keeps."""
@@ -30,9 +35,9 @@ class Row:
     """Whether less is better."""
 
     def ratio(self, figures: Figures) -> float:
-        """Return the ratio of the medians."""
+        """Return the median of the rounds' ratios."""
         group = figures[self.group]
-        return statistics.median(group[self.above]) / statistics.median(group[self.below])
+        return paired_ratio(group[self.above], group[self.below])
 
     def line(self, figures: Figures) -> str:
         """Return a line of the table."""
@@ -109,7 +114,7 @@ LAYERS = {
 _HEAD = """\
 # Performance
 
-Written by `python -m benchmarks`; each number is a ratio of medians, measured side by side in one run.
+Written by `python -m benchmarks`; each number is a ratio, measured side by side in one run: the median over its rounds.
 A ratio tells more than a rate: it hardly depends on the machine.
 Differences of a tenth mean nothing.
 """
@@ -204,9 +209,8 @@ def _all(figures: Figures) -> list[str]:
         return []
 
     rates = figures["rates"]
-    base = statistics.median(rates["FastAPI"])
     lines = [
-        f"| {name} | {statistics.median(measured) / base:.2f} | {_spread(measured):.0%} |"
+        f"| {name} | {paired_ratio(measured, rates['FastAPI']):.2f} | {_spread(measured):.0%} |"
         for name, measured in rates.items()
         if not name.startswith("progress")
     ]
@@ -242,16 +246,14 @@ def _agui(figures: Figures) -> list[str]:
 
 
 def _layers(figures: Figures) -> str:
-    times = {name: statistics.median(found) for name, found in figures["inprocess"].items()}
+    times = figures["inprocess"]
     lines = ["| | part | with all before |", "|---|---|---|"]
     before = 0.0
 
     for name, text in LAYERS.items():
-        lines.append(
-            f"| {text} | {(times[name] - before) / times['FastAPI']:.2f} "
-            f"| {times[name] / times['FastAPI']:.2f} |"
-        )
-        before = times[name]
+        so_far = paired_ratio(times[name], times["FastAPI"])
+        lines.append(f"| {text} | {so_far - before:.2f} | {so_far:.2f} |")
+        before = so_far
 
     return "\n".join(lines)
 

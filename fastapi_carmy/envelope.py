@@ -31,6 +31,7 @@ _DOUBTFUL = re.compile(
     rb"[\\NI0-9](?:(?<=\\)u|(?<=N)aN|(?<=I)nfinity|(?<=[0-9])(?:[eE]\+?[0-9]{2}|[0-9]{299}))"
 )
 _MANY_TOOLS = 1_000
+_NAMED_FIRST = 4
 
 
 @dataclass(slots=True)
@@ -168,12 +169,13 @@ def strict_json(body: bytes) -> object:
 def _hint(body: bytes) -> str:
     """Return what is most likely the tool's name; validation tells."""
     # Most clients name the tool first, which is quicker to see than to search for.
-    match body.split(b'"', 4):
-        case [_, b"tool", b":" | b": ", name, _]:
-            return name.decode("ascii", "replace")
-        case _:
-            hint = _TOOL_HINT.search(body)
-            return "" if hint is None else hint[1].decode()
+    parts = body.split(b'"', 4)
+
+    if len(parts) > _NAMED_FIRST and parts[1] == b"tool" and parts[2].strip() == b":":
+        return parts[3].decode("ascii", "replace")
+
+    hint = _TOOL_HINT.search(body)
+    return "" if hint is None else hint[1].decode()
 
 
 def _is_plain(body: bytes, tool: Tool) -> bool:

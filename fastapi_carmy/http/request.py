@@ -23,17 +23,18 @@ class Inbox:
 
     __slots__ = (
         "_found",
-        "_has_ended",
         "_headers",
         "_max_bytes",
         "_parts",
-        "_receive",
         "_size",
         "_taken",
+        "body",
         "has_accept",
+        "has_ended",
         "has_idempotency_key",
         "is_json",
         "may_be_long",
+        "next_message",
     )
 
     def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
@@ -63,11 +64,14 @@ class Inbox:
         """Whether the client says what it takes."""
         self.has_idempotency_key = b"idempotency-key" in found
         """Whether `idempotency_keys` holds any."""
-        self._receive = receive
+        self.next_message: Receive = receive
+        """ASGI's `receive`, whose messages `keep` takes."""
+        self.has_ended = False
+        """Whether `body` is whole."""
+        self.body = b""
         self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._size = 0
-        self._has_ended = False
         self._taken = 0
 
     @property
@@ -108,24 +112,39 @@ class Inbox:
         if _JSON.fullmatch(self.content_type.partition(";")[0].strip()) is None:
             raise invalid_request("the content type must be application/json")
 
-    async def body(self) -> bytes:
+    async def read(self) -> bytes:
         """Return the whole body, reading no further than the limit.
 
         Raises:
             AgentError: `PAYLOAD_TOO_LARGE` past the limit; `CANCELLED` when the client left.
         """
-        while not self._has_ended:
-            if self._size > self._max_bytes:
-                raise payload_too_large(self._max_bytes)
+        while not self.has_ended:
+            self.keep(await self.next_message())
 
-            message = await self._receive()
+        return self.body
 
-            if message["type"] == "http.disconnect":
-                raise cancelled()
+    def keep(self, message: Message) -> None:
+        """Keep the part of the body that a message holds.
 
-            self._keep(message)
+        Raises:
+            AgentError: As from `read`.
+        """
+        if message["type"] == "http.disconnect":
+            raise cancelled()
 
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        part: bytes = message.get("body", b"")
+        self._size += len(part)
+
+        if self._size > self._max_bytes:
+            # Who goes on after a refusal gets no further.
+            self.next_message = self._refuse
+            raise payload_too_large(self._max_bytes)
+
+        self._parts.append(part)
+
+        if not message.get("more_body", False):
+            self.has_ended = True
+            self.body = part if len(self._parts) == 1 else b"".join(self._parts)
 
     async def receive(self) -> Message:
         """Return the next message, as ASGI's `receive`, for guards and dependencies.
@@ -134,40 +153,27 @@ class Inbox:
             AgentError: `PAYLOAD_TOO_LARGE` past the limit.
         """
         if self._taken == len(self._parts):
-            if self._has_ended:
-                return await self._receive()
+            message = await self.next_message()
 
-            if self._size > self._max_bytes:
-                raise payload_too_large(self._max_bytes)
+            if not self.has_ended and message["type"] == "http.request":
+                self.keep(message)
+                self._taken = len(self._parts)
 
-            message = self._keep(await self._receive())
-            self._taken = len(self._parts)
             return message
 
         self._taken += 1
         return {
             "type": "http.request",
             "body": self._parts[self._taken - 1],
-            "more_body": self._taken < len(self._parts) or not self._has_ended,
+            "more_body": self._taken < len(self._parts) or not self.has_ended,
         }
 
     async def disconnected(self) -> None:
         """Return once the client has left; the body must have been read."""
-        await disconnected(self._receive)
+        await disconnected(self.next_message)
 
-    def _keep(self, message: Message) -> Message:
-        if message["type"] == "http.request":
-            part: bytes = message.get("body", b"")
-            self._size += len(part)
-
-            # Who goes on after a refusal gets no further: both readers look before they read.
-            if self._size > self._max_bytes:
-                raise payload_too_large(self._max_bytes)
-
-            self._parts.append(part)
-            self._has_ended = not message.get("more_body", False)
-
-        return message
+    async def _refuse(self) -> Message:
+        raise payload_too_large(self._max_bytes)
 
 
 async def disconnected(receive: Receive) -> None:

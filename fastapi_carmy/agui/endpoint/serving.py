@@ -316,7 +316,7 @@ async def read_input(inbox: Inbox, *, require_content_type: bool) -> RunAgentInp
 
     try:
         inbox.check_length()
-        body = await inbox.body()
+        body = await inbox.read()
     except AgentError as error:
         raise _unread(error) from None
 
