@@ -7,6 +7,7 @@ makes the module longer than others.
 """
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -14,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from fastapi_carmy.timer_wheel import SLOT_SECONDS, TimerWheel
+from fastapi_carmy.timer_wheel import SLOT_SECONDS, TimerWheels
 
 __all__ = (
     "Bell",
@@ -72,7 +73,7 @@ class Cancellation:
     """Whether a disconnect is only noted, because the work is to run to its end."""
     overran = False
     """Whether finishing took longer than `limit_finish` allowed."""
-    has_begun = False
+    is_interruptible = False
     """Whether the current task may be interrupted."""
     _home: "asyncio.Task[object] | None" = None
     _task: "asyncio.Task[object] | None" = None
@@ -142,11 +143,11 @@ class Cancellation:
 
         self._task = task
         self._before = task.cancelling()
-        self.has_begun = True
+        self.is_interruptible = True
 
     def end(self) -> None:
         """Let nothing interrupt the current task any more, and forget the limit."""
-        self.has_begun = False
+        self.is_interruptible = False
         self._task = None
         self._at_alarm = None
 
@@ -183,12 +184,11 @@ class Cancellation:
         self._at_alarm = self._at_deadline
         self._alarm_at = self._loop.time() + seconds
 
-        # What rides the wheel is called back by it before any longer limit is over.
         if seconds <= _RIDE_SECONDS or not self._is_riding:
             self._set_alarm(seconds)
 
     def limit_finish(self, seconds: float) -> None:
-        """Interrupt the current task every `seconds`, until `close`, whatever was said.
+        """Interrupt the current task every `seconds`, until `end` or `close`, whatever was said.
 
         Each interruption ends one wait, and there may be another one behind it. `overran`
         tells afterwards that this happened.
@@ -201,22 +201,23 @@ class Cancellation:
         self._alarm_at = self._loop.time() + seconds
         self._set_alarm(seconds)
 
-    def watch(self, disconnected: Callable[[], Awaitable[None]]) -> None:
+    def watch(self, disconnected: Callable[[], Awaitable[None]], wheels: TimerWheels) -> None:
         """Fire `DISCONNECT` once `disconnected()` returns.
 
-        A quick call never pays for it: the task that waits starts after 50 to 100 ms.
+        A quick call never pays for it, nor for a timer of its deadline: `wheels` call back
+        after 50 to 100 ms, and then it gets both.
         """
         self._watch = disconnected
 
         if not self._is_riding:
             self._is_riding = True
-            TimerWheel.ride(self._loop, self)
+            wheels.ride(self._loop, self)
 
     def close(self) -> None:
         """Stop watching and forget the limit; say it when the execution is over."""
         self._watch = None
 
-        if self.has_begun or self._at_alarm is not None:
+        if self.is_interruptible or self._at_alarm is not None:
             self.end()
 
         if self._watcher is not None:
@@ -250,11 +251,9 @@ class Cancellation:
     def _set_alarm(self, seconds: float) -> None:
         assert self._at_alarm is not None
 
-        if seconds <= _RIDE_SECONDS:
+        # What rides is called back before any longer limit is over, and sets its timer then.
+        if seconds <= _RIDE_SECONDS or not self._is_riding:
             self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
-        elif not self._is_riding:
-            self._is_riding = True
-            TimerWheel.ride(self._loop, self)
 
     async def _wait_for_disconnect(self, disconnected: Callable[[], Awaitable[None]]) -> None:
         await disconnected()
@@ -362,12 +361,14 @@ class Bell:
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
 
-        if seconds is not None:
-            self._due = loop.time() + seconds
+        self._due = math.inf if seconds is None else loop.time() + seconds
 
-            # One timer serves many waits: it looks at what is due when it goes off.
-            if self._timer is None:
-                self._timer = loop.call_at(self._due, self._at_time)
+        # One timer serves many waits: it looks at what is due when it goes off.
+        if self._timer is not None and self._due < self._timer.when():
+            self.close()
+
+        if self._timer is None and seconds is not None:
+            self._timer = loop.call_at(self._due, self._at_time)
 
         try:
             await waiter
@@ -383,7 +384,7 @@ class Bell:
     def _at_time(self) -> None:
         self._timer = None
 
-        if self._waiter is None:
+        if self._waiter is None or self._due == math.inf:
             return
 
         loop = self._waiter.get_loop()

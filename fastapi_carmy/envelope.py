@@ -32,6 +32,8 @@ _DOUBTFUL = re.compile(
 )
 _MANY_TOOLS = 1_000
 _NAMED_FIRST = 4
+_PLAIN = frozenset((str, int, bool, type(None)))
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(slots=True)
@@ -76,12 +78,13 @@ def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
             # A validator of the tool's may raise anything; the runtime tells it in its turn.
             invalid = error
         else:
-            if not _is_plain(body, tool):
+            request_id = envelope.get("request_id")
+            has_plain_id = request_id is None or isinstance(request_id, str)
+
+            if not _is_plain(body, takes_plain=has_plain_id and tool.input.takes_plain_only):
                 strict_json(body)
 
-            return Call(
-                tool.spec.name, tool, body, envelope["arguments"], envelope.get("request_id")
-            )
+            return Call(tool.spec.name, tool, body, envelope["arguments"], request_id)
 
     call = _decode_slowly(body, find)
 
@@ -116,19 +119,16 @@ def fingerprint(call: Call) -> str:
 
     Source: carmy/1, section 4.2.
     """
-    canonical = to_json([call.tool_name, _with_sorted_keys(call.arguments_as_sent())])
+    sent = call.arguments_as_sent()
+
+    if _PLAIN.issuperset(map(type, sent.values())):
+        # Nothing in it that writers of JSON write differently, and the quickest will do.
+        canonical = to_json([call.tool_name, {key: sent[key] for key in sorted(sent)}])
+    else:
+        # How a float is written differs, even between versions; Python's `repr` stays as it is.
+        canonical = _CANONICAL.encode([call.tool_name, sent]).encode()
+
     return hashlib.sha256(canonical).hexdigest()
-
-
-def _with_sorted_keys(value: object) -> object:
-    if isinstance(value, dict):
-        members = cast("dict[str, object]", value)
-        return {key: _with_sorted_keys(members[key]) for key in sorted(members)}
-
-    if isinstance(value, list):
-        return [_with_sorted_keys(item) for item in cast("list[object]", value)]
-
-    return value
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
@@ -178,18 +178,21 @@ def _hint(body: bytes) -> str:
     return "" if hint is None else hint[1].decode()
 
 
-def _is_plain(body: bytes, tool: Tool) -> bool:
-    """Tell whether both readings of a valid `body` surely agree."""
+def _is_plain(body: bytes, *, takes_plain: bool) -> bool:
+    """Tell whether both readings of a valid `body` surely agree.
+
+    Args:
+        body: The request's bytes.
+        takes_plain: Whether it holds texts, integers and truth values only.
+    """
     return (
         body.count(b'"tool"') == 1
         and body.count(b'"arguments"') <= 1
         and body.count(b'"request_id"') <= 1
         # A level takes two bytes.
         and (len(body) <= 2 * _MAX_DEPTH or body.count(b"{") + body.count(b"[") <= _MAX_DEPTH)
-        # Only an escape can hide a key; the rest takes an argument that would accept it.
-        and (
-            (tool.input.takes_plain_only and body.find(b"\\") < 0) or _DOUBTFUL.search(body) is None
-        )
+        # In plain values only an escape can hide anything: a key.
+        and ((takes_plain and body.find(b"\\") < 0) or _DOUBTFUL.search(body) is None)
     )
 
 

@@ -119,7 +119,7 @@ class Execution(ExecutionState):
         """Steps 2 to 10: everything between the guards and the record."""
         call, settings, cancellation = self.call, self.settings, self.cancellation
 
-        if not cancellation.has_begun:
+        if not cancellation.is_interruptible or cancellation.reason is not None:
             cancellation.begin()
 
         if tool is None:
@@ -138,6 +138,7 @@ class Execution(ExecutionState):
         # From here on nobody else's delay may hold the call for longer than its deadline.
         cancellation.limit(spec.timeout_seconds or settings.timeout_seconds)
         result = await self._reserve(tool) if has_id else None
+        data = b""
 
         if result is None:
             if settings.policies.admits:
@@ -145,15 +146,15 @@ class Execution(ExecutionState):
                 self.admitted = self.asked
 
             data = tool.output.dump(await perform(self, tool))
-            actions = () if self.made_context is None else self.made_context.suggestions
-            result = ExecutionResult.completed(self.id, data, spec.is_cacheable, actions)
         else:
             cancellation.end()
 
         if self.opened.is_open or self.reservation is not None or settings.audit:
             await self._close_in_time()
 
-        return result
+        return result or ExecutionResult.completed(
+            self.id, data, cacheable=spec.is_cacheable, next_actions=self.suggestions
+        )
 
     def _check(self) -> None:
         """Refuse a call that can't be run."""

@@ -1,8 +1,8 @@
 """An execution's answer: made once, as the bytes that are sent, recorded and replayed."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import urandom
 from typing import Any, Literal, cast
 
 from pydantic_core import from_json
@@ -20,7 +20,6 @@ __all__ = (
 
 ExecutionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
 
-_IDS_AT_ONCE = 64
 _PLAIN = (b'{"cacheable":false,"next_actions":[]}', b'{"cacheable":true,"next_actions":[]}')
 """What most answers say to the agent, by whether they may be cached."""
 
@@ -55,7 +54,7 @@ class NextAction:
         return fields
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ExecutionResult:
     """How one execution ended.
 
@@ -94,7 +93,8 @@ class ExecutionResult:
         cls,
         execution_id: str,
         data: bytes,
-        cacheable: bool,  # noqa: FBT001 - on the way of every call
+        *,
+        cacheable: bool,
         next_actions: Sequence[NextAction] = (),
     ) -> "ExecutionResult":
         """Answer with what a tool returned.
@@ -111,7 +111,7 @@ class ExecutionResult:
             data,
             agent,
         )
-        return cls(execution_id, "completed", body)
+        return cls(execution_id=execution_id, status="completed", body=body)
 
     @classmethod
     def failed(
@@ -146,26 +146,11 @@ class ExecutionResult:
         return cast("dict[str, object]", self._parsed()["_agent"])
 
 
-_ids: list[str] = []
-"""Ids that nobody has yet: the system is asked for many at once, which is much cheaper."""
-
-if hasattr(os, "register_at_fork"):
-    # Parent and child must not give the same ones.
-    os.register_at_fork(after_in_child=_ids.clear)
-
-
 def new_execution_id() -> str:
     """Return `exec_` and a random UUID. Source: carmy/1, section 2.2; RFC 9562, 5.4."""
-    try:
-        return _ids.pop()
-    except IndexError:
-        digits = os.urandom(16 * _IDS_AT_ONCE).hex()
-        _ids.extend(_id_of(digits[place : place + 32]) for place in range(0, len(digits), 32))
-        return _ids.pop()
-
-
-def _id_of(digits: str) -> str:
-    variant = "89ab"[int(digits[16], 16) >> 2]
+    random = urandom(16)
+    digits = random.hex()
+    variant = "89ab"[random[8] >> 6]
     return (
         f"exec_{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
     )

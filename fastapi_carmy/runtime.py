@@ -11,6 +11,7 @@ from fastapi_carmy.envelope import Call
 from fastapi_carmy.events import Event
 from fastapi_carmy.execution import Execution
 from fastapi_carmy.seams import Opened, Settings
+from fastapi_carmy.timer_wheel import TimerWheels
 
 __all__ = ("Runtime",)
 
@@ -21,6 +22,8 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         """Serve executions under `settings`; binds nothing to a loop."""
         self.settings = settings
+        self.wheels = TimerWheels()
+        """For the signals of its calls."""
         # Signal → the execution that has it; `None` for what is on its way to becoming one.
         self._live: dict[Cancellation, Execution | None] = {}
         self._idle: Latch | None = None

@@ -86,6 +86,7 @@ class ExecutionState:
         self.report = report
         self.leave = leave
         self.started = time.monotonic()
+        self.started_at = time.time()
         self._caller = caller
 
     @property

@@ -4,10 +4,14 @@ A timer of its own costs a quick call more than its policies do. Here a call is 
 what is not done when the list's time has come is called back.
 """
 
+import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-__all__ = ("SLOT_SECONDS", "TimerWheel")
+__all__ = ("SLOT_SECONDS", "TimerWheels")
+
+_logger = logging.getLogger(__name__)
 
 SLOT_SECONDS = 0.05
 """How long a slot is filled; what is in it is called back one slot later."""
@@ -27,45 +31,52 @@ class _Rider(Protocol):
     def at_slot(self) -> None: ...
 
 
-class TimerWheel:
-    """Calls back whoever came one to two slots ago; those who are done by then pass.
+class TimerWheels:
+    """Call back whoever came one to two slots ago: one wheel for each event loop.
 
-    It turns while anybody rides, and belongs to its loop's thread.
+    A wheel turns while anybody rides, in its loop's thread, and is forgotten when it stops.
     """
 
-    __slots__ = ("_coming", "_loop", "_riding")
+    __slots__ = ("_wheels",)
 
-    def __init__(self, loop: _Loop) -> None:
-        """Turn in `loop`; `ride` makes the one wheel that it has."""
-        self._loop = loop
-        self._coming: list[_Rider] = []
-        self._riding: list[_Rider] = []
-        loop.call_later(SLOT_SECONDS, self._turn)
+    def __init__(self) -> None:
+        """Turn nothing yet."""
+        self._wheels: dict[_Loop, _Wheel] = {}
 
-    @staticmethod
-    def ride(loop: _Loop, rider: _Rider) -> None:
-        """Call `rider.at_slot()` in one to two slots."""
-        wheel = _wheels.get(loop)
+    def ride(self, loop: _Loop, rider: _Rider) -> None:
+        """Call `rider.at_slot()` in one to two slots; those who are done by then let it pass."""
+        wheel = self._wheels.get(loop)
 
         if wheel is None:
-            for closed in [other for other in tuple(_wheels) if other.is_closed()]:
-                _wheels.pop(closed, None)
+            for closed in [other for other in tuple(self._wheels) if other.is_closed()]:
+                self._wheels.pop(closed, None)
 
-            wheel = _wheels[loop] = TimerWheel(loop)
+            wheel = self._wheels[loop] = _Wheel()
+            loop.call_later(SLOT_SECONDS, partial(self._turn, loop, wheel))
 
-        wheel._coming.append(rider)
+        wheel.coming.append(rider)
 
-    def _turn(self) -> None:
-        due, self._riding, self._coming = self._riding, self._coming, []
+    def _turn(self, loop: _Loop, wheel: "_Wheel") -> None:
+        due, wheel.riding, wheel.coming = wheel.riding, wheel.coming, []
 
-        if self._riding or due:
-            self._loop.call_later(SLOT_SECONDS, self._turn)
+        if wheel.riding or due:
+            loop.call_later(SLOT_SECONDS, partial(self._turn, loop, wheel))
         else:
-            _wheels.pop(self._loop, None)
+            self._wheels.pop(loop, None)
 
         for rider in due:
-            rider.at_slot()
+            try:
+                rider.at_slot()
+            except Exception:
+                # Those behind it keep their deadlines.
+                _logger.exception("A call could not be watched.")
 
 
-_wheels: dict[_Loop, TimerWheel] = {}
-"""Loop → its wheel, while that turns."""
+class _Wheel:
+    """One loop's riders, by the slot they came in."""
+
+    __slots__ = ("coming", "riding")
+
+    def __init__(self) -> None:
+        self.coming: list[_Rider] = []
+        self.riding: list[_Rider] = []

@@ -58,11 +58,11 @@ class ToolSpec:
     on_disconnect: OnDisconnect | None = None
     """What a hang-up does; `None` means the router's."""
     tags: tuple[str, ...] = ()
-    is_repeatable: bool = field(init=False)
+    is_repeatable: bool = field(init=False, repr=False, compare=False)
     """Whether running it twice is safe: it has no effect, or says so itself."""
-    is_cacheable: bool = field(init=False)
+    is_cacheable: bool = field(init=False, repr=False, compare=False)
     """Whether a success may be cached by the agent."""
-    needs_confirmation: bool = field(init=False)
+    needs_confirmation: bool = field(init=False, repr=False, compare=False)
     """Whether a person has to agree first. Source: carmy/1, section 4.4."""
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ class Tool:
     caller_parameters: tuple[str, ...] = ()
     """Names of the parameters that take the `Caller` itself."""
 
-    has_injected: bool = field(init=False)
+    has_injected: bool = field(init=False, repr=False, compare=False)
     """Whether it takes anything that is no argument."""
 
     def __post_init__(self) -> None:

@@ -30,6 +30,8 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
     spec = tool.spec
     settings = state.settings
     cancellation = state.cancellation
+    # Whoever ran since may have swallowed a stop, or left an interruption of its own.
+    cancellation.begin()
     cancellation.finishes = (spec.on_disconnect or settings.on_disconnect) == "finish"
 
     if not spec.parallel_safe:

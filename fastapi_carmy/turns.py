@@ -84,7 +84,12 @@ class Turns:
         """Give the turn to whoever waits longest, if it is free and anybody does."""
         with self._lock:
             while turn.waiting and turn.take():
-                waiter, _ = turn.waiting.popitem(last=False)
+                try:
+                    waiter, _ = turn.waiting.popitem(last=False)
+                except KeyError:
+                    # The garbage collector has just ended the one who waited.
+                    turn.token.append(None)
+                    return
 
                 if waiter.hand_over():
                     return

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
@@ -10,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.catalog import Document, discovery
 from fastapi_carmy.errors import AgentError
-from fastapi_carmy.http.responses import Answer, send_document, send_error
+from fastapi_carmy.http.responses import Answer, document_answer, send_error
 from fastapi_carmy.injection import Guards, HttpOpened, headers_read
 from fastapi_carmy.service import Service
 
@@ -60,9 +59,8 @@ class _DocumentEndpoint:
             raise
 
         await opened.aclose(None)
-        return partial(
-            send_document,
-            document=document,
+        return document_answer(
+            document,
             if_none_match=_if_none_match(scope),
             vary=", ".join(headers_read(guards.dependant)) if self._per_caller else "",
         )

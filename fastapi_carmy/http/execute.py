@@ -21,7 +21,7 @@ from fastapi_carmy.execution import Execution
 from fastapi_carmy.http.accept import wants_event_stream
 from fastapi_carmy.http.frames import ExecutionFrames
 from fastapi_carmy.http.request import Inbox
-from fastapi_carmy.http.responses import Answer, send_error, send_result
+from fastapi_carmy.http.responses import Answer, result_answer, send_error
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
 from fastapi_carmy.result import ExecutionResult
@@ -70,10 +70,12 @@ class ExecuteEndpoint:
         execution = await _execution(service, inbox, opened, Cancellation())
         result = await execution.run()
 
-        if execution.outlived is None and opened.background is None:
-            return partial(send_result, result, opened.headers)
+        answer = result_answer(result, opened.headers)
 
-        return partial(_send, opened, execution, result)
+        if execution.outlived is None and opened.background is None:
+            return answer
+
+        return partial(_send, answer, opened, execution, result)
 
     async def refuse(self, send: Send, error: AgentError) -> None:
         """See `Endpoint.refuse`."""
@@ -129,11 +131,10 @@ async def _execution(
         if not inbox.is_json:
             inbox.check_content_type()
 
-        # As `inbox.read` does; most bodies come as one message.
         while not inbox.has_ended:
             inbox.keep(await inbox.next_message())
 
-        cancellation.watch(inbox.disconnected)
+        cancellation.watch(inbox.disconnected, service.runtime.wheels)
         overrides = opened.overrides
         find = service.finder(overrides) if overrides else service.catalog.tools.get
         call = decode(inbox.body, find)
@@ -173,11 +174,11 @@ async def _close(
 
 
 async def _send(
-    opened: HttpOpened, execution: Execution, result: ExecutionResult, send: Send
+    answer: Answer, opened: HttpOpened, execution: Execution, result: ExecutionResult, send: Send
 ) -> None:
     """Answer with JSON, and do what is left to do."""
     try:
-        await send_result(result, opened.headers, send)
+        await answer(send)
     finally:
         # The execution is over whether or not somebody takes the answer.
         if execution.outlived is not None:

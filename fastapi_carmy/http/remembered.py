@@ -5,13 +5,15 @@ what it passes down. For a path without parameters the answer is always the same
 is asked once. Wherever FastAPI keeps its notes in another way, nothing is remembered.
 """
 
+from itertools import takewhile
 from typing import Any, NamedTuple
 from weakref import ref
 
 from fastapi import APIRouter
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from fastapi_carmy.errors import ConfigurationError
 from fastapi_carmy.http.route import AgentRoute
 from fastapi_carmy.injection import INCLUSION, NOTES, PLACE, Guards
 
@@ -33,8 +35,8 @@ class _Found(NamedTuple):
     inclusion: "ref[object]"
     place: "ref[object]"
     root_path: str
-    routes: int
-    """How many the router had: those that come or go change the answer."""
+    routes: list[BaseRoute]
+    """All that the router had: those that come or go change the answer."""
 
 
 class RememberingRouter(APIRouter):
@@ -57,7 +59,8 @@ class RememberingRouter(APIRouter):
             or notes is None
             or found.inclusion() is not notes.get(INCLUSION)
             or found.root_path != scope.get("root_path", "")
-            or found.routes != len(self.routes)
+            # By identity: the same routes, in the same order.
+            or found.routes != self.routes
             or scope["type"] != "http"
             or scope.get("path_params")
             # What FastAPI tells its spans is FastAPI's to tell.
@@ -93,11 +96,10 @@ class RememberingRouter(APIRouter):
         # As it is before FastAPI finds the route.
         path, root_path = scope["path"], scope.get("root_path", "")
 
-        try:
-            await super().handle(scope, receive, send)
-        finally:
-            if inclusion is not None and scope["type"] == "http":
-                self._remember(path, root_path, inclusion, scope)
+        await super().handle(scope, receive, send)
+
+        if inclusion is not None and scope["type"] == "http":
+            self._remember(path, root_path, inclusion, scope)
 
     def _remember(self, path: str, root_path: str, inclusion: object, scope: Scope) -> None:
         place: object = scope[NOTES].get(PLACE)
@@ -106,16 +108,25 @@ class RememberingRouter(APIRouter):
         if scope.get("route") is not route or scope.get("path_params"):
             return
 
-        if isinstance(route, AgentRoute) and any(own is route for own in self.routes):
+        # Ours answer every method; a route of the host before them may answer some.
+        before = takewhile(lambda own: own is not route, self.routes)
+
+        if isinstance(route, AgentRoute) and all(isinstance(own, AgentRoute) for own in before):
+            try:
+                guards = route.guards.of(scope)
+            except ConfigurationError:
+                # Refused, each time anew.
+                return
+
             if len(self._found) >= _MAX_REMEMBERED:
                 self._found.clear()
 
             self._found[path] = _Found(
                 route,
-                route.guards.of(scope),
+                guards,
                 scope["endpoint"],
                 ref(inclusion),
                 ref(place),
                 root_path,
-                len(self.routes),
+                list(self.routes),
             )

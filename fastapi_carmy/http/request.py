@@ -112,22 +112,11 @@ class Inbox:
         if _JSON.fullmatch(self.content_type.partition(";")[0].strip()) is None:
             raise invalid_request("the content type must be application/json")
 
-    async def read(self) -> bytes:
-        """Return the whole body, reading no further than the limit.
+    def keep(self, message: Message) -> None:
+        """Keep the part of the body that a message holds; `body` is whole once `has_ended`.
 
         Raises:
             AgentError: `PAYLOAD_TOO_LARGE` past the limit; `CANCELLED` when the client left.
-        """
-        while not self.has_ended:
-            self.keep(await self.next_message())
-
-        return self.body
-
-    def keep(self, message: Message) -> None:
-        """Keep the part of the body that a message holds.
-
-        Raises:
-            AgentError: As from `read`.
         """
         if message["type"] == "http.disconnect":
             raise cancelled()

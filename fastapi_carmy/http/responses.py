@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from starlette.types import Send
@@ -14,12 +15,12 @@ from fastapi_carmy.result import ExecutionResult
 
 __all__ = (
     "Answer",
+    "document_answer",
     "error_body",
     "error_headers",
+    "result_answer",
     "send_body",
-    "send_document",
     "send_error",
-    "send_result",
 )
 
 Answer = Callable[[Send], Awaitable[None]]
@@ -27,6 +28,7 @@ Answer = Callable[[Send], Awaitable[None]]
 
 _logger = logging.getLogger(__name__)
 _RawHeaders = list[tuple[bytes, bytes]]
+_NOT_MODIFIED = 304
 
 _JSON: Final[tuple[bytes, bytes]] = (b"content-type", b"application/json")
 _NO_STORE: Final[tuple[bytes, bytes]] = (b"cache-control", b"no-store")
@@ -58,7 +60,7 @@ def error_headers(headers: Mapping[str, str]) -> _RawHeaders:
     """Return an error's headers; those of the host never replace ours."""
     raw = {
         # A name that does not fit keeps a `?`, and is left out below.
-        name.lower().encode("latin-1", "replace"): value.encode("latin-1", "replace")
+        name.lower().encode("latin-1", "replace"): str(value).encode("latin-1", "replace")
         for name, value in headers.items()
     }
     return [(name, value) for name, value in _fit(raw.items()) if name not in _FIXED]
@@ -68,24 +70,21 @@ async def send_body(
     send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]
 ) -> None:
     """Send a whole response."""
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+    await _send(status, body, [*headers], send)
 
 
-async def send_result(
-    result: ExecutionResult, host_headers: Iterable[tuple[bytes, bytes]], send: Send
-) -> None:
-    """Send an execution's answer.
+def result_answer(
+    result: ExecutionResult, host_headers: Iterable[tuple[bytes, bytes]] = ()
+) -> Answer:
+    """Return what sends an execution's answer.
 
     Args:
         result: The answer.
         host_headers: What dependencies set on their `Response`; ours win.
-        send: ASGI's.
 
     Source: carmy/1, section 2.2.
     """
-    headers: _RawHeaders = [_JSON, _NO_STORE, (b"content-length", b"%d" % len(result.body))]
+    headers: _RawHeaders = [_JSON, _NO_STORE]
     status = 200
 
     if result.replayed:
@@ -97,8 +96,7 @@ async def send_result(
         status = result.error.status_code
         headers.extend(error_headers(result.error.headers))
 
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": result.body})
+    return partial(_send, status, result.body, headers)
 
 
 async def send_error(send: Send, error: AgentError) -> None:
@@ -111,13 +109,10 @@ async def send_error(send: Send, error: AgentError) -> None:
     )
 
 
-async def send_document(
-    send: Send, document: Document, *, if_none_match: str | None, vary: str
-) -> None:
-    """Send a document, or 304 when the client has it.
+def document_answer(document: Document, *, if_none_match: str | None, vary: str) -> Answer:
+    """Return what sends a document, or 304 when the client has it.
 
     Args:
-        send: ASGI's.
         document: What to send.
         if_none_match: The request's header, if it has one.
         vary: The headers that the document depends on, if any.
@@ -134,12 +129,18 @@ async def send_document(
         headers.append((b"vary", vary.encode("latin-1")))
 
     if if_none_match is not None and document.matches(if_none_match):
-        # A 304 has no body and no length.
-        await send({"type": "http.response.start", "status": 304, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-        return
+        return partial(_send, 304, b"", headers)
 
-    await send_body(send, 200, document.body, headers)
+    return partial(_send, 200, document.body, headers)
+
+
+async def _send(status: int, body: bytes, headers: _RawHeaders, send: Send) -> None:
+    # A 304 has no body and no length.
+    if status != _NOT_MODIFIED:
+        headers.append((b"content-length", b"%d" % len(body)))
+
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _fit(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Scope
 
 from fastapi_carmy.errors import ConfigurationError
-from fastapi_carmy.injection.solver import NOTES, PLACE, Dependant, dependants_in
+from fastapi_carmy.injection.solver import Dependant, dependant_of, dependants_in
 
 __all__ = ("Guards", "RouteGuards")
 
@@ -48,12 +48,7 @@ class RouteGuards:
             ConfigurationError: If the application includes the route, and nowhere like
                 this. The guards of the includes would be missed.
         """
-        place = scope[NOTES].get(PLACE) if NOTES in scope else None
-        dependant = self._route.dependant
-
-        if place is not None and place.original_route is self._route:
-            dependant = place.dependant
-
+        dependant = dependant_of(self._route, scope)
         known = self._known.get(id(dependant))
         return self._look_up(dependant, scope) if known is None else known
 

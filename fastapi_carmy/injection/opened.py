@@ -201,13 +201,7 @@ class HttpOpened(_Opened):
             receive: For dependencies that read from the request.
             guards: As from `RouteGuards.of`.
         """
-        # Spelled out: this is on the way of every call.
-        self._scope = scope
-        self._receive = receive
-        self._caller = None
-        self._cache = {}
-        self._stacks = []
-        self.overrides = overrides_in(scope)
+        super().__init__(scope, receive, None)
         self._router_guards = guards
         self.has_router_guards = guards.has_any
         """Whether the route itself depends on anything."""

@@ -24,7 +24,7 @@ from fastapi_carmy.schemas import (
 from fastapi_carmy.signature import (
     ReadParameter,
     Role,
-    caller_by_name,
+    calling_by_name,
     kind_of,
     name_of,
     read_parameters,
@@ -177,7 +177,7 @@ def make_tool(
         input=validator,
         output=output,
         kind=kind,
-        call=caller_by_name(call, source.parameters, exact=not plan.arguments),
+        call=calling_by_name(call, source.parameters, exact=not plan.arguments),
         plan=plan,
         has_guards=plan.has_guards,
         has_dependencies=plan.has_dependencies,
@@ -231,7 +231,7 @@ def _overridden(tool: Tool, plan: _ToolPlan, overrides: Overrides) -> Tool:
     return replace(
         tool,
         input=validator,
-        call=caller_by_name(source.call, source.parameters, exact=not replaced.arguments),
+        call=calling_by_name(source.call, source.parameters, exact=not replaced.arguments),
         plan=replaced,
         has_guards=replaced.has_guards,
         has_dependencies=replaced.has_dependencies,

@@ -1,6 +1,7 @@
 """FastAPI's dependency solver, as far as it is not public.
 
 Works on FastAPI 0.137 and later. Beside this module, `current` (routers inside routers),
+`http.remembered` (the notes in a scope),
 `opened` and `steps` (the keys of the solver's cache), `stacks` (the scope's keys) and
 `agui.endpoint.dependencies` rely on what FastAPI does not document. What differs between
 its versions is looked up by name. A name that decides who gets in is never optional: when it

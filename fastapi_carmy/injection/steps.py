@@ -132,7 +132,12 @@ def _add(steps: list[_Step], dependant: Dependant, key_of: Callable[[Dependant],
 
 def _plain_header(field: Any) -> _PlainHeader | None:
     """Return how a header is read that is a text, as FastAPI reads it when asked to."""
-    if field.field_info.metadata or field.field_info.annotation not in (str, str | None):
+    info = field.field_info
+
+    if info.metadata or info.annotation not in (str, str | None):
+        return None
+
+    if info.default_factory is not None or info.validation_alias not in (None, field.alias):
         return None
 
     name = str(field.alias).lower().encode("latin-1", "replace")

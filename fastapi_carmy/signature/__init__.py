@@ -1,7 +1,7 @@
 """A function's signature, as a tool reads it."""
 
 from fastapi_carmy.signature.annotations import name_of
-from fastapi_carmy.signature.calling import caller_by_name, kind_of, read_returns
+from fastapi_carmy.signature.calling import calling_by_name, kind_of, read_returns
 from fastapi_carmy.signature.parameters import (
     Arguments,
     ReadParameter,
@@ -14,7 +14,7 @@ __all__ = (
     "Arguments",
     "ReadParameter",
     "Role",
-    "caller_by_name",
+    "calling_by_name",
     "kind_of",
     "name_of",
     "read_parameters",

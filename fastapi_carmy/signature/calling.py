@@ -21,7 +21,7 @@ from fastapi_carmy.signature.annotations import resolved_signature, without_part
 from fastapi_carmy.signature.parameters import ReadParameter
 from fastapi_carmy.tool import ToolKind
 
-__all__ = ("caller_by_name", "kind_of", "read_returns")
+__all__ = ("calling_by_name", "kind_of", "read_returns")
 
 _Call = Callable[..., Any]
 
@@ -83,7 +83,7 @@ def _item_type(tool: str, returns: Any) -> Any:
     return arguments[0] if arguments else Any
 
 
-def caller_by_name(
+def calling_by_name(
     call: _Call, parameters: tuple[ReadParameter, ...], *, exact: bool
 ) -> Callable[[dict[str, object]], Any]:
     """Return what calls a function with values by parameter name.

@@ -33,7 +33,8 @@ class Key(NamedTuple):
     """1 to 256 bytes of UTF-8, as the caller chose it."""
 
 
-class Record(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Record:
     """The answer of a finished execution."""
 
     execution_id: str

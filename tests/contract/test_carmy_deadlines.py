@@ -1,6 +1,7 @@
 """Deadlines, turns and threads. Source: carmy/1, section 4.1, steps 8 and 9."""
 
 import threading
+from asyncio import CancelledError, current_task, get_running_loop
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from fastapi import Depends
 from fastapi.testclient import TestClient
 
 from fastapi_carmy import AgentContext, AgentRouter
+from fastapi_carmy.policies import PolicyCall
 from tests.support.asgi import execute
 from tests.support.calls import answer, app_of, code, events, post, stream
 from tests.support.gate import Gate
@@ -354,3 +356,58 @@ def test_a_deadline_met_by_a_dependency_is_not_recorded() -> None:
 
     assert code(slow) == "TIMEOUT"
     assert booked.json()["data"] == "booked"
+
+
+class Deaf:
+    """A policy that does not let itself be told to stop, once."""
+
+    async def admit(self, _: PolicyCall) -> None:
+        try:
+            await anyio.sleep_forever()
+        except CancelledError:
+            return
+
+
+class Impatient:
+    """A policy with a time limit of its own, which leaves its mark on the task."""
+
+    async def check(self, _: PolicyCall) -> None:
+        task = current_task()
+        assert task is not None
+        get_running_loop().call_soon(task.cancel)
+
+        try:
+            await anyio.sleep_forever()
+        except CancelledError:
+            return
+
+
+@pytest.mark.parametrize("request_id", [None, "r"])
+async def test_a_tool_does_not_run_after_a_policy_swallowed_its_deadline(
+    request_id: str | None,
+) -> None:
+    agent = AgentRouter(policies=[Deaf()], timeout_seconds=0.05)
+    ran: list[str] = []
+
+    @agent.tool(effect="write")
+    async def order() -> None:
+        ran.append("order")
+
+    result = await agent.execute("order", request_id=request_id)
+
+    assert result.error is not None
+    assert result.error.code == "BUSY"
+    assert not ran
+
+
+async def test_a_policy_that_interrupts_itself_leaves_the_deadline_to_be_told() -> None:
+    agent = AgentRouter(policies=[Impatient()], timeout_seconds=0.05)
+
+    @agent.tool(effect="write")
+    async def order() -> None:
+        await anyio.sleep_forever()
+
+    result = await agent.execute("order")
+
+    assert result.error is not None
+    assert result.error.code == "TIMEOUT"

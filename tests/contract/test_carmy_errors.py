@@ -355,3 +355,19 @@ def test_each_code_of_the_contract_has_a_test() -> None:
 
     assert len(codes) > 15
     assert sorted(name for name in codes if f'"{name}"' not in tests) == []
+
+
+@pytest.mark.parametrize("is_guard", [False, True])
+def test_an_error_whose_headers_are_no_texts_is_answered_all_the_same(*, is_guard: bool) -> None:
+    def refuse() -> None:
+        raise HTTPException(403, headers={"X-Left": 5})  # type: ignore[dict-item]
+
+    agent = AgentRouter(dependencies=[Depends(refuse)] if is_guard else [])
+
+    @agent.tool(effect="read")
+    def look(_refused: Annotated[None, Depends(refuse)]) -> None: ...
+
+    answer = post(TestClient(app_of(agent), raise_server_exceptions=False), "look")
+
+    assert (answer.status_code, code(answer)) == (403, "FORBIDDEN")
+    assert answer.headers["x-left"] == "5"

@@ -8,7 +8,7 @@ import pytest
 from fastapi import Depends, HTTPException
 from fastapi.testclient import TestClient
 
-from fastapi_carmy import AgentError, AgentRouter, ErrorCategory
+from fastapi_carmy import AgentError, AgentRouter, CurrentContext, ErrorCategory
 from tests.support.calls import app_of, code, post, stream
 
 ENDINGS = ["success", "error", "agent error", "output", "deadline"]
@@ -204,3 +204,19 @@ def test_finishing_has_a_limit_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     assert code(first) == code(second) == "EXECUTION_UNCERTAIN"
     assert second.json()["error"]["details"]["state"] == "abandoned"
     assert runs == [1]
+
+
+def test_what_a_dependency_suggests_while_it_closes_is_told() -> None:
+    agent = AgentRouter()
+
+    async def unit(context: CurrentContext) -> AsyncIterator[int]:
+        yield 1
+        context.suggest("next", reason="It is written.")
+
+    @agent.tool(effect="write")
+    async def order(unit: Annotated[int, Depends(unit)]) -> int:
+        return unit
+
+    answer = post(TestClient(app_of(agent)), "order").json()
+
+    assert [action["tool"] for action in answer["_agent"]["next_actions"]] == ["next"]

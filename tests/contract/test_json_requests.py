@@ -222,3 +222,19 @@ def test_words_that_look_like_numbers_are_words(client: TestClient) -> None:
     answer = post(client, "take", {"item": {"name": "information 12e45 banana", "price": 2}})
 
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"NaN", b"[Infinity]", b"1e999", b'{"a":-Infinity}'])
+def test_what_json_lacks_is_refused_wherever_it_stands(sent: bytes) -> None:
+    agent = AgentRouter()
+
+    @agent.tool(effect="read")
+    def look(sku: str = "a", quantity: int = 1) -> None: ...
+
+    body = b'{"tool":"look","arguments":{"quantity":1},"request_id":%b}' % sent
+    answer = TestClient(app_of(agent)).post(
+        "/agent/execute", content=body, headers={"Content-Type": "application/json"}
+    )
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert "execution_id" not in answer.json()

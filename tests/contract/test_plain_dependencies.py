@@ -1,10 +1,12 @@
 """Plain dependencies are called without FastAPI's solver, and nobody can tell."""
 
+from itertools import count
 from typing import Annotated, Any
 
 import pytest
 from fastapi import Depends, FastAPI, Header, Request
 from fastapi.testclient import TestClient
+from pydantic import AliasChoices
 
 from fastapi_carmy import AgentRouter
 from fastapi_carmy.injection.registration import make_tool
@@ -100,6 +102,60 @@ def test_a_tool_calls_its_dependencies_as_an_endpoint_does(function: Any) -> Non
 
     assert from_tool == from_endpoint
     assert called == by_endpoint
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("x-text", "")],
+        [("x-text", "one"), ("x-text", "two")],
+        [("X-TEXT", "one")],
+        [("x-text", b"caf\xe9")],
+        [("x_text", "underscored")],
+        [("x-own", "named"), ("x-none", "here")],
+        [("x-old", "of old")],
+        [("x-new", "new"), ("x-old", "of old")],
+    ],
+)
+def test_a_text_of_a_header_is_what_it_is_in_an_endpoint(headers: Any) -> None:
+    async def read(
+        x_text: Annotated[str, Header()] = "default",
+        named: Annotated[str, Header(alias="X-Own")] = "default",
+        x_none: Annotated[str | None, Header()] = None,
+        x_as_is: Annotated[str | None, Header(convert_underscores=False)] = None,
+        renamed: Annotated[
+            str | None, Header(alias="x-new", validation_alias=AliasChoices("x-new", "x-old"))
+        ] = None,
+    ) -> list[str | None]:
+        return [x_text, named, x_none, x_as_is, renamed]
+
+    async def tell(values: Annotated[list[str | None], Depends(read)]) -> list[str | None]:
+        return values
+
+    tool, endpoint = clients(tell)
+    content = {"tool": "tool", "arguments": {}}
+
+    by_endpoint = endpoint.post("/agent/execute", headers=headers, json=content)
+    by_tool = tool.post("/agent/execute", headers=headers, json=content)
+
+    assert by_tool.json()["data"] == by_endpoint.json()
+
+
+def test_a_header_that_was_not_sent_is_made_anew_each_time() -> None:
+    numbers = count()
+
+    async def read(
+        x_trace: Annotated[str, Header(default_factory=lambda: str(next(numbers)))],
+    ) -> str:
+        return x_trace
+
+    async def tell(trace: Annotated[str, Depends(read)]) -> str:
+        return trace
+
+    tool, _ = clients(tell)
+
+    assert len({post(tool, "tool").json()["data"] for _ in range(3)}) == 3
 
 
 def test_a_wrong_header_is_told_by_the_solver_and_nothing_runs_twice() -> None:

@@ -1,8 +1,10 @@
 """One execution's signal interrupts its task once, and takes the interruption back."""
 
+import gc
 import threading
-from asyncio import current_task
+from asyncio import AbstractEventLoop, current_task, get_running_loop
 from collections.abc import Callable
+from weakref import ref
 
 import anyio
 import anyio.lowlevel
@@ -10,6 +12,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from fastapi_carmy.cancellation import (
+    Bell,
     Cancellation,
     CancelReason,
     Interrupted,
@@ -19,6 +22,7 @@ from fastapi_carmy.cancellation import (
     race,
     start_task,
 )
+from fastapi_carmy.timer_wheel import TimerWheels
 
 
 def cancelling() -> int:
@@ -124,25 +128,25 @@ async def test_an_interruption_of_somebody_else_is_not_taken_back() -> None:
     assert not cancellation.is_cancelled
 
 
-async def test_a_deadline_fires_and_a_lifted_one_does_not() -> None:
+async def test_a_deadline_fires_and_one_that_ended_does_not() -> None:
     cancellation = Cancellation()
-    lifted = Cancellation()
-    lifted.limit(0.01)
-    lifted.end()
+    ended = Cancellation()
+    ended.limit(0.01)
+    ended.end()
 
     with pytest.raises(Interrupted):
         await work_until_interrupted(cancellation, lambda: cancellation.limit(0.02))
 
     assert await cancellation.settle()
     assert cancellation.reason is CancelReason.DEADLINE
-    assert not lifted.is_cancelled
+    assert not ended.is_cancelled
 
 
 async def test_a_long_deadline_survives_the_tick_of_the_watch() -> None:
     cancellation = Cancellation()
 
     def limit() -> None:
-        cancellation.watch(anyio.sleep_forever)
+        cancellation.watch(anyio.sleep_forever, TimerWheels())
         cancellation.limit(0.15)
 
     with anyio.fail_after(5), pytest.raises(Interrupted):
@@ -159,7 +163,9 @@ async def test_a_disconnect_fires_once_the_watch_has_begun() -> None:
     async def disconnected() -> None: ...
 
     with anyio.fail_after(5), pytest.raises(Interrupted):
-        await work_until_interrupted(cancellation, lambda: cancellation.watch(disconnected))
+        await work_until_interrupted(
+            cancellation, lambda: cancellation.watch(disconnected, TimerWheels())
+        )
 
     assert await cancellation.settle()
     assert cancellation.reason is CancelReason.DISCONNECT
@@ -299,3 +305,80 @@ async def test_a_time_limit_that_is_taken_back_does_nothing() -> None:
     await anyio.lowlevel.checkpoint()
 
     assert calls == []
+
+
+async def test_what_is_over_before_its_time_is_not_watched() -> None:
+    asked: list[str] = []
+    wheels = TimerWheels()
+    quick, slow = Cancellation(), Cancellation()
+
+    async def watch_quick() -> None:
+        asked.append("quick")
+
+    async def watch_slow() -> None:
+        asked.append("slow")
+
+    quick.watch(watch_quick, wheels)
+    quick.close()
+
+    # It came later, so its time comes later.
+    with anyio.fail_after(5), pytest.raises(Interrupted):
+        await work_until_interrupted(slow, lambda: slow.watch(watch_slow, wheels))
+
+    assert await slow.settle()
+    assert asked == ["slow"]
+
+
+async def test_a_limit_set_when_the_first_look_is_over_still_counts() -> None:
+    looked = anyio.Event()
+    cancellation = Cancellation()
+
+    async def disconnected() -> None:
+        looked.set()
+        await anyio.sleep_forever()
+
+    cancellation.watch(disconnected, TimerWheels())
+
+    with anyio.fail_after(5):
+        await looked.wait()
+
+    with anyio.fail_after(5), pytest.raises(Interrupted):
+        await work_until_interrupted(cancellation, lambda: cancellation.limit(0.15))
+
+    assert await cancellation.settle()
+    cancellation.close()
+    assert cancellation.reason is CancelReason.DEADLINE
+
+
+def test_a_loop_that_ended_before_its_time_is_let_go_of() -> None:
+    wheels = TimerWheels()
+    loops: list[ref[AbstractEventLoop]] = []
+
+    async def watch() -> None:
+        Cancellation().watch(anyio.sleep_forever, wheels)
+        loops.append(ref(get_running_loop()))
+
+    for _ in range(3):
+        anyio.run(watch)
+        gc.collect()
+
+    # The last one is forgotten when the next one needs its place.
+    assert [loop() is None for loop in loops[:2]] == [True, True]
+
+
+async def test_a_bell_keeps_to_the_time_of_its_last_wait() -> None:
+    bell = Bell()
+    loop = get_running_loop()
+    loop.call_soon(bell.ring)
+    await bell.wait(60)
+
+    with anyio.fail_after(5):
+        await bell.wait(0.01)
+
+    loop.call_soon(bell.ring)
+    await bell.wait(0.02)
+    rings = loop.call_later(0.06, bell.ring)
+    await bell.wait()
+    bell.close()
+
+    assert loop.time() >= rings.when()

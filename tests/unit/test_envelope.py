@@ -1,6 +1,7 @@
 """From bytes to a call. Source: carmy/1, sections 2.1 and 4.2."""
 
 import hashlib
+import json
 
 import pytest
 from pydantic_core import to_json
@@ -126,6 +127,22 @@ def test_a_fingerprint_is_what_the_contract_says() -> None:
 
     text = '["anything",{"value":{"a":[1,1.0],"b":"é"}}]'
     assert fingerprint(call) == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['"é\\u007f\\n\\"/\u2028"', "1e16", "1E-7", "123456789012345678901", "true", "null", "[1e16]"],
+)
+def test_a_fingerprint_is_python_s_own_text(value: str) -> None:
+    body = f'{{"tool":"anything","arguments":{{"z":0,"value":{value},"a":1}}}}'
+    arguments = json.loads(body)["arguments"]
+
+    text = json.dumps(
+        ["anything", arguments], sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
+    assert fingerprint(Call("anything", None, body.encode())) == (
+        hashlib.sha256(text.encode()).hexdigest()
+    )
 
 
 def test_left_out_arguments_have_the_fingerprint_of_none() -> None:

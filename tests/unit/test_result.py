@@ -1,12 +1,17 @@
 """Answers, made once as bytes. Source: carmy/1, section 2.2."""
 
+import os
+import re
+
 import pytest
 from pydantic_core import from_json
 
 from fastapi_carmy import AgentError, ErrorCategory
 from fastapi_carmy.next_actions import next_actions
-from fastapi_carmy.result import ExecutionResult, NextAction, status_of
+from fastapi_carmy.result import ExecutionResult, NextAction, new_execution_id, status_of
 from fastapi_carmy.runtime_errors import busy, execution_uncertain, store_error
+
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
 def test_a_success_is_written_in_the_contracts_order() -> None:
@@ -116,3 +121,23 @@ def test_what_json_cannot_hold_is_replaced_in_suggestions() -> None:
     body = ExecutionResult.completed("e", b"1", cacheable=False, next_actions=[action]).body
 
     assert from_json(body)["_agent"]["next_actions"][0]["tool"] == "t"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_gives_other_ids_than_its_parent() -> None:
+    new_execution_id()
+    reader, writer = os.pipe()
+    child = os.fork()
+
+    if child == 0:
+        os.write(writer, "".join(new_execution_id() for _ in range(5)).encode())
+        os._exit(0)
+
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 4096).decode()
+    ours = {new_execution_id() for _ in range(100)}
+
+    assert len(ours) == 100
+    assert all(re.fullmatch(f"exec_{_UUID}", one) for one in ours)
+    assert len(theirs) == 5 * len(next(iter(ours)))
+    assert not any(one in theirs for one in ours)

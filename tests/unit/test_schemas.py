@@ -18,6 +18,7 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     computed_field,
+    field_serializer,
 )
 from pydantic_core import from_json, to_json
 
@@ -557,6 +558,41 @@ def mutated() -> Item:
     return item
 
 
+class Plain(BaseModel):
+    a: int = 1
+    b: str | None = None
+    c: float = 0.5
+    d: bool = True
+
+
+class Loud(Plain):
+    e: str = "e"
+
+
+class Written(BaseModel):
+    a: int = 1
+
+    @field_serializer("a")
+    def write(self, value: int) -> int:
+        return f"{value}"  # type: ignore[return-value]
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    a: int = 1
+
+
+class Checked(BaseModel):
+    model_config = ConfigDict(revalidate_instances="always")
+    a: int = 1
+
+
+def changed(value: BaseModel, **fields: object) -> BaseModel:
+    """Return a model that something was done to after it was validated."""
+    value.__dict__.update(fields)
+    return value
+
+
 def cyclic() -> list[object]:
     inner: list[object] = []
     inner.append(inner)
@@ -586,6 +622,15 @@ INF = float("inf")
         (int, "many"),
         (Item, {"price": 1}),
         (Item, mutated()),
+        (Plain, changed(Plain(), a="1")),
+        (Plain, changed(Plain(), a=1.5)),
+        (Plain, changed(Plain(), b=1)),
+        (Plain, changed(Plain(), c="cheap")),
+        (Plain, changed(Plain(), c=NAN)),
+        (Plain, changed(Plain(), d="yes")),
+        (Plain, changed(Plain(), b="\ud800")),
+        (Checked, changed(Checked(), a="many")),
+        (Written, Written()),
         (Item, None),
         (None, 1),
         (Broken, Broken()),
@@ -594,6 +639,22 @@ INF = float("inf")
 def test_a_result_that_is_not_what_was_promised_is_refused(annotation: Any, value: object) -> None:
     with pytest.raises(InvalidOutputError):
         dump(annotation, value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "written"),
+    [
+        (Plain, Plain(), {"a": 1, "b": None, "c": 0.5, "d": True}),
+        (Plain, changed(Plain(), a=2, b="x"), {"a": 2, "b": "x", "c": 0.5, "d": True}),
+        (Plain, Loud(), {"a": 1, "b": None, "c": 0.5, "d": True}),
+        (Open, Open.model_validate({"a": 1, "z": [1]}), {"a": 1, "z": [1]}),
+        (Checked, changed(Checked(), a="3"), {"a": 3}),
+    ],
+)
+def test_a_model_that_is_as_promised_is_written(
+    annotation: Any, value: object, written: object
+) -> None:
+    assert dump(annotation, value) == written
 
 
 def test_a_model_may_write_its_infinities_as_text() -> None:

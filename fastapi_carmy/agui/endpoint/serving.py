@@ -316,11 +316,13 @@ async def read_input(inbox: Inbox, *, require_content_type: bool) -> RunAgentInp
 
     try:
         inbox.check_length()
-        body = await inbox.read()
+
+        while not inbox.has_ended:
+            inbox.keep(await inbox.next_message())
     except AgentError as error:
         raise _unread(error) from None
 
-    return decode(body)
+    return decode(inbox.body)
 
 
 def _unread(error: AgentError) -> RefusedRequestError:
