@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from fastapi_carmy.timer_wheel import SLOT_SECONDS, TimerWheels
+from fastapi_carmy.timer_wheel import SLOT_SECONDS, TimerWheels, Wheel
 
 __all__ = (
     "Bell",
@@ -79,7 +79,7 @@ class Cancellation:
     _task: "asyncio.Task[object] | None" = None
     _before = 0
     _sent = 0
-    _is_riding = False
+    _wheel: Wheel | None = None
     _alarm: asyncio.TimerHandle | None = None
     _alarm_at = 0.0
     _at_alarm: Callable[[], None] | None = None
@@ -184,7 +184,7 @@ class Cancellation:
         self._at_alarm = self._at_deadline
         self._alarm_at = self._loop.time() + seconds
 
-        if seconds <= _RIDE_SECONDS or not self._is_riding:
+        if seconds <= _RIDE_SECONDS or self._wheel is None:
             self._set_alarm(seconds)
 
     def limit_finish(self, seconds: float) -> None:
@@ -209,13 +209,16 @@ class Cancellation:
         """
         self._watch = disconnected
 
-        if not self._is_riding:
-            self._is_riding = True
-            wheels.ride(self._loop, self)
+        if self._wheel is None:
+            self._wheel = wheels.ride(self._loop, self)
 
     def close(self) -> None:
         """Stop watching and forget the limit; say it when the execution is over."""
         self._watch = None
+
+        if self._wheel is not None:
+            self._wheel.get_off(self)
+            self._wheel = None
 
         if self.is_interruptible or self._at_alarm is not None:
             self.end()
@@ -226,7 +229,7 @@ class Cancellation:
 
     def at_slot(self) -> None:
         """Set the timers of a call that takes its time."""
-        self._is_riding = False
+        self._wheel = None
 
         if self._at_alarm is not None and self._alarm is None:
             self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
@@ -252,7 +255,7 @@ class Cancellation:
         assert self._at_alarm is not None
 
         # What rides is called back before any longer limit is over, and sets its timer then.
-        if seconds <= _RIDE_SECONDS or not self._is_riding:
+        if seconds <= _RIDE_SECONDS or self._wheel is None:
             self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
 
     async def _wait_for_disconnect(self, disconnected: Callable[[], Awaitable[None]]) -> None:

@@ -1,7 +1,7 @@
 """One timer for many short lives: a wheel with two slots, for each event loop.
 
-A timer of its own costs a quick call more than its policies do. Here a call is put on a list;
-what is not done when the list's time has come is called back.
+A timer of its own costs a quick call more than its policies do. Here a call is put into a set,
+and taken out when it is done; what is still there when the set's time has come is called back.
 """
 
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-__all__ = ("SLOT_SECONDS", "TimerWheels")
+__all__ = ("SLOT_SECONDS", "TimerWheels", "Wheel")
 
 _logger = logging.getLogger(__name__)
 
@@ -41,23 +41,24 @@ class TimerWheels:
 
     def __init__(self) -> None:
         """Turn nothing yet."""
-        self._wheels: dict[_Loop, _Wheel] = {}
+        self._wheels: dict[_Loop, Wheel] = {}
 
-    def ride(self, loop: _Loop, rider: _Rider) -> None:
-        """Call `rider.at_slot()` in one to two slots; those who are done by then let it pass."""
+    def ride(self, loop: _Loop, rider: _Rider) -> "Wheel":
+        """Call `rider.at_slot()` in one to two slots; return the wheel, to get off before that."""
         wheel = self._wheels.get(loop)
 
         if wheel is None:
             for closed in [other for other in tuple(self._wheels) if other.is_closed()]:
                 self._wheels.pop(closed, None)
 
-            wheel = self._wheels[loop] = _Wheel()
+            wheel = self._wheels[loop] = Wheel()
             loop.call_later(SLOT_SECONDS, partial(self._turn, loop, wheel))
 
-        wheel.coming.append(rider)
+        wheel.coming.add(rider)
+        return wheel
 
-    def _turn(self, loop: _Loop, wheel: "_Wheel") -> None:
-        due, wheel.riding, wheel.coming = wheel.riding, wheel.coming, []
+    def _turn(self, loop: _Loop, wheel: "Wheel") -> None:
+        due, wheel.riding, wheel.coming = wheel.riding, wheel.coming, set()
 
         if wheel.riding or due:
             loop.call_later(SLOT_SECONDS, partial(self._turn, loop, wheel))
@@ -72,11 +73,17 @@ class TimerWheels:
                 _logger.exception("A call could not be watched.")
 
 
-class _Wheel:
+class Wheel:
     """One loop's riders, by the slot they came in."""
 
     __slots__ = ("coming", "riding")
 
     def __init__(self) -> None:
-        self.coming: list[_Rider] = []
-        self.riding: list[_Rider] = []
+        """Carry nobody yet."""
+        self.coming: set[_Rider] = set()
+        self.riding: set[_Rider] = set()
+
+    def get_off(self, rider: _Rider) -> None:
+        """Forget `rider`. Whoever stayed for nothing would wake the garbage collector."""
+        self.coming.discard(rider)
+        self.riding.discard(rider)
