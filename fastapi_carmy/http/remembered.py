@@ -59,7 +59,6 @@ class RememberingRouter(APIRouter):
             or notes is None
             or found.inclusion() is not notes.get(INCLUSION)
             or found.root_path != scope.get("root_path", "")
-            # By identity: the same routes, in the same order.
             or found.routes != self.routes
             or scope["type"] != "http"
             or scope.get("path_params")
