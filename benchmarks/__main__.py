@@ -24,7 +24,6 @@ from benchmarks.servers import served
 CONNECTIONS = 16
 MANY_CONNECTIONS = 1_000
 WARM_UP_SECONDS = 1.0
-_MORE_FOR_P99 = 10
 
 Figures = dict[str, list[float]]
 """Scenario → one number a round."""
@@ -122,9 +121,6 @@ def _under_load(
 ) -> Figures:
     """Return requests a second, or the latency that one in a hundred exceeds."""
     figures: Figures = {name: [] for name in scenarios}
-    # Long enough that the first answers of all connections, which wait while the server accepts
-    # them, are fewer than one in a hundred.
-    seconds = options.seconds * (_MORE_FOR_P99 if p99 else 1)
 
     for environment in {scenario.environment for scenario in scenarios.values()}:
         python_of(environment)
@@ -143,7 +139,7 @@ def _under_load(
             print(f"{connections} connections, round {number + 1} …", flush=True)
 
             for name, (port, call) in asked.items():
-                outcome = put_load(port, call, connections=connections, seconds=seconds)
+                outcome = put_load(port, call, connections=connections, seconds=options.seconds)
                 figures[name].append(outcome.p99_seconds if p99 else outcome.rate)
 
         for port, call in asked.values():

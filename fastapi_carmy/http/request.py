@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from typing import cast
 
 from starlette.types import Message, Receive, Scope
 
+from fastapi_carmy.cancellation import Task, join, start_task
 from fastapi_carmy.runtime_errors import cancelled, invalid_request, payload_too_large
 
 __all__ = ("Inbox", "disconnected")
@@ -24,8 +26,11 @@ class Inbox:
     __slots__ = (
         "_found",
         "_headers",
+        "_is_shared",
         "_max_bytes",
         "_parts",
+        "_pending",
+        "_receive",
         "_size",
         "_taken",
         "body",
@@ -64,6 +69,9 @@ class Inbox:
         """Whether the client says what it takes."""
         self.has_idempotency_key = b"idempotency-key" in found
         """Whether `idempotency_keys` holds any."""
+        self._receive = receive
+        self._is_shared = False
+        self._pending: Task[object] | None = None
         self.next_message: Receive = receive
         """ASGI's `receive`, whose messages `keep` takes."""
         self.has_ended = False
@@ -142,6 +150,10 @@ class Inbox:
             AgentError: `PAYLOAD_TOO_LARGE` past the limit.
         """
         if self._taken == len(self._parts):
+            if not self._is_shared:
+                self._is_shared = True
+                self.next_message = self._next_shared
+
             message = await self.next_message()
 
             if not self.has_ended and message["type"] == "http.request":
@@ -160,6 +172,27 @@ class Inbox:
     async def disconnected(self) -> None:
         """Return once the client has left; the body must have been read."""
         await disconnected(self.next_message)
+
+    async def _next_shared(self) -> Message:
+        """Return the next message; whoever gives up waiting takes it from nobody.
+
+        `Request.is_disconnected` gives up at once, and may have the body in its hands by then.
+        """
+        pending = self._pending
+
+        if pending is None:
+            pending = self._pending = start_task(self._next())
+
+        # Interrupted here, the message is kept for whoever asks next.
+        message = await join(pending)
+
+        if self._pending is pending:
+            self._pending = None
+
+        return cast("Message", message)
+
+    async def _next(self) -> Message:
+        return await self._receive()
 
     async def _refuse(self) -> Message:
         raise payload_too_large(self._max_bytes)

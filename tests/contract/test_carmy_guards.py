@@ -1,11 +1,21 @@
 """Guards: who gets as far as an execution. Source: carmy/1, sections 1, 3 and 4.1."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from typing import Annotated
 
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Security, routing
+from fastapi import (
+    APIRouter,
+    Depends,
+    FastAPI,
+    Header,
+    HTTPException,
+    Request,
+    Response,
+    Security,
+    routing,
+)
 from fastapi.security import HTTPBearer
 from fastapi.testclient import TestClient
 
@@ -367,3 +377,37 @@ def test_scopes_that_fastapi_no_longer_takes_stop_the_registration(
         agent.add_tool(
             wipe, effect="write", dependencies=[Security(refuse_without_token, scopes=["admin"])]
         )
+
+
+@pytest.mark.parametrize("has_middleware", [False, True])
+def test_a_guard_that_asks_whether_the_client_is_there_takes_the_body_from_nobody(
+    *, has_middleware: bool
+) -> None:
+    seen: list[bool] = []
+
+    async def look_for_client(request: Request) -> None:
+        seen.append(await request.is_disconnected())
+
+    async def sent(request: Request) -> bytes:
+        return await request.body()
+
+    agent = AgentRouter(dependencies=[Depends(look_for_client)], timeout_seconds=5)
+
+    @agent.tool(effect="read")
+    async def look(body: Annotated[bytes, Depends(sent)]) -> int:
+        return len(body)
+
+    app = app_of(agent)
+
+    if has_middleware:
+
+        @app.middleware("http")
+        async def pass_on(
+            request: Request, call_next: Callable[[Request], Awaitable[Response]]
+        ) -> Response:
+            return await call_next(request)
+
+    answer = post(TestClient(app), "look")
+
+    assert answer.json().get("data") == len(answer.request.content)
+    assert seen == [False]
