@@ -73,8 +73,6 @@ class Cancellation:
     """Whether a disconnect is only noted, because the work is to run to its end."""
     overran = False
     """Whether finishing took longer than `limit_finish` allowed."""
-    is_interruptible = False
-    """Whether the current task may be interrupted."""
     _home: "asyncio.Task[object] | None" = None
     _task: "asyncio.Task[object] | None" = None
     _before = 0
@@ -95,6 +93,11 @@ class Cancellation:
     def is_cancelled(self) -> bool:
         """Whether somebody said stop."""
         return self.reason is not None
+
+    @property
+    def is_interruptible(self) -> bool:
+        """Whether the current task may be interrupted: between `begin` and `end`."""
+        return self._task is not None
 
     def fire(self, reason: CancelReason) -> None:
         """Say stop; the first reason stays, later calls do nothing."""
@@ -143,11 +146,9 @@ class Cancellation:
 
         self._task = task
         self._before = task.cancelling()
-        self.is_interruptible = True
 
     def end(self) -> None:
         """Let nothing interrupt the current task any more, and forget the limit."""
-        self.is_interruptible = False
         self._task = None
         self._at_alarm = None
 
@@ -220,7 +221,7 @@ class Cancellation:
             self._wheel.get_off(self)
             self._wheel = None
 
-        if self.is_interruptible or self._at_alarm is not None:
+        if self._task is not None or self._at_alarm is not None:
             self.end()
 
         if self._watcher is not None:

@@ -2,7 +2,8 @@
 
 A policy is any object with one or more of the methods `check`, `admit` and `lists`; it
 inherits from nothing. Those of a router run in the order they were given, after
-`SafePolicy`, which is always first.
+`SafePolicy`, which is always first. Past the usual size, because the package's own three stand
+beside the protocols that they fulfil.
 """
 
 import inspect

@@ -133,7 +133,8 @@ class Inbox:
         self._size += len(part)
 
         if self._size > self._max_bytes:
-            # Who goes on after a refusal gets no further.
+            # Who goes on after a refusal gets no further, whichever of the two readers it is.
+            self._is_shared = True
             self.next_message = self._refuse
             raise payload_too_large(self._max_bytes)
 

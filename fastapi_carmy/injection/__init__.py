@@ -14,7 +14,7 @@ from fastapi_carmy.injection.registration import (
     with_guards,
     with_overrides,
 )
-from fastapi_carmy.injection.solver import INCLUSION, NOTES, PLACE, dependant_of, place_of, stub
+from fastapi_carmy.injection.solver import INCLUSION, NOTES, PLACE, dependant_of, stub
 from fastapi_carmy.injection.vary import headers_read
 
 __all__ = (
@@ -32,7 +32,6 @@ __all__ = (
     "headers_read",
     "make_tool",
     "needs_request",
-    "place_of",
     "stub",
     "to_agent_error",
     "with_guards",

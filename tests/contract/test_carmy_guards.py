@@ -18,9 +18,11 @@ from fastapi import (
 )
 from fastapi.security import HTTPBearer
 from fastapi.testclient import TestClient
+from starlette.types import Message
 
-from fastapi_carmy import AgentRouter, Caller, CurrentCaller
+from fastapi_carmy import AgentError, AgentRouter, Caller, CurrentCaller
 from fastapi_carmy.errors import ToolError
+from fastapi_carmy.http.request import Inbox
 from fastapi_carmy.injection import solver
 from tests.support.asgi import connect
 from tests.support.calls import app_of, caller_from_headers, code, post
@@ -411,3 +413,25 @@ def test_a_guard_that_asks_whether_the_client_is_there_takes_the_body_from_nobod
 
     assert answer.json().get("data") == len(answer.request.content)
     assert seen == [False]
+
+
+async def test_nobody_reads_on_after_the_body_was_too_long() -> None:
+    received: list[str] = []
+
+    async def receive() -> Message:
+        received.append("part")
+        return {"type": "http.request", "body": b"12345678", "more_body": True}
+
+    inbox = Inbox({"headers": []}, receive, 10)
+
+    inbox.keep(await inbox.next_message())
+
+    with pytest.raises(AgentError):
+        inbox.keep(await inbox.next_message())
+
+    assert (await inbox.receive())["body"] == b"12345678"
+
+    with pytest.raises(AgentError):
+        await inbox.receive()
+
+    assert received == ["part", "part"]
