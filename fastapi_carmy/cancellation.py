@@ -15,14 +15,15 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from fastapi_carmy.timer_wheel import SLOT_SECONDS, TimerWheels, Wheel
-
 __all__ = (
+    "TICKS",
+    "TICK_SECONDS",
     "Bell",
     "CancelReason",
     "Cancellation",
     "Interrupted",
     "Latch",
+    "Loop",
     "NoThreadError",
     "Task",
     "after",
@@ -36,12 +37,21 @@ T = TypeVar("T")
 Interrupted = asyncio.CancelledError
 """What an interrupted `await` raises."""
 
+Loop = asyncio.AbstractEventLoop
+"""What tasks and timers run in."""
+
 Task = asyncio.Task
 """A running piece of work, as `start_task` returns it."""
 
 
-_RIDE_SECONDS = 2 * SLOT_SECONDS
-"""The longest that the wheel takes to call back."""
+TICK_SECONDS = 0.05
+"""How often those who keep calls ask the new ones whether they take their time."""
+
+TICKS = 2
+"""How often they ask it."""
+
+_QUICK_SECONDS = TICKS * TICK_SECONDS
+"""The longest that a call may take before it gets timers of its own."""
 
 
 class NoThreadError(asyncio.CancelledError):
@@ -64,6 +74,9 @@ class Cancellation:
 
     It is created, and its methods are called, in the loop of the execution;
     `fire_threadsafe`, `reason` and `is_cancelled` work from any thread.
+
+    A quick call never pays for timers, nor for watching its client, where somebody keeps
+    it who sets `ticks_left` to `TICKS` and then calls `tick` every `TICK_SECONDS`.
     """
 
     # Most calls end before they need any of these, and pay nothing for them.
@@ -73,11 +86,13 @@ class Cancellation:
     """Whether a disconnect is only noted, because the work is to run to its end."""
     overran = False
     """Whether finishing took longer than `limit_finish` allowed."""
+    interrupts: "asyncio.Task[object] | None" = None
+    """The task that `fire` interrupts: the current one, between `begin` and `end`."""
+    ticks_left = 0
+    """How many ticks are to come before it looks after itself."""
     _home: "asyncio.Task[object] | None" = None
-    _task: "asyncio.Task[object] | None" = None
     _before = 0
     _sent = 0
-    _wheel: Wheel | None = None
     _alarm: asyncio.TimerHandle | None = None
     _alarm_at = 0.0
     _at_alarm: Callable[[], None] | None = None
@@ -86,18 +101,13 @@ class Cancellation:
 
     def __init__(self) -> None:
         """Belong to the running loop; nothing is watched yet."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._waiting: list[Latch] = []
 
     @property
     def is_cancelled(self) -> bool:
         """Whether somebody said stop."""
         return self.reason is not None
-
-    @property
-    def is_interruptible(self) -> bool:
-        """Whether the current task may be interrupted: between `begin` and `end`."""
-        return self._task is not None
 
     def fire(self, reason: CancelReason) -> None:
         """Say stop; the first reason stays, later calls do nothing."""
@@ -113,11 +123,11 @@ class Cancellation:
 
     def fire_threadsafe(self, reason: CancelReason) -> None:
         """Say stop from another thread."""
-        self._loop.call_soon_threadsafe(self.fire, reason)
+        self.loop.call_soon_threadsafe(self.fire, reason)
 
     def post(self, work: Callable[[], None]) -> None:
         """Run `work` in the execution's thread, from another one."""
-        self._loop.call_soon_threadsafe(work)
+        self.loop.call_soon_threadsafe(work)
 
     async def wait(self) -> None:
         """Return once somebody said stop; works in any loop and thread."""
@@ -141,15 +151,15 @@ class Cancellation:
 
         if task is None:
             # An execution lives in one task, so it is looked up once.
-            task = self._home = asyncio.current_task(self._loop)
+            task = self._home = asyncio.current_task(self.loop)
             assert task is not None
 
-        self._task = task
+        self.interrupts = task
         self._before = task.cancelling()
 
     def end(self) -> None:
         """Let nothing interrupt the current task any more, and forget the limit."""
-        self._task = None
+        self.interrupts = None
         self._at_alarm = None
 
         if self._alarm is not None:
@@ -183,10 +193,11 @@ class Cancellation:
     def limit(self, seconds: float) -> None:
         """Fire `DEADLINE` after `seconds`, until `end`."""
         self._at_alarm = self._at_deadline
-        self._alarm_at = self._loop.time() + seconds
+        self._alarm_at = self.loop.time() + seconds
 
-        if seconds <= _RIDE_SECONDS or self._wheel is None:
-            self._set_alarm(seconds)
+        # The ticks end before any longer limit is over; the timer is set by the last one.
+        if not self.ticks_left or seconds <= _QUICK_SECONDS:
+            self._set_alarm()
 
     def limit_finish(self, seconds: float) -> None:
         """Interrupt the current task every `seconds`, until `end` or `close`, whatever was said.
@@ -199,65 +210,62 @@ class Cancellation:
         self.end()
         self._before = task.cancelling()
         self._at_alarm = partial(self._cut, task, seconds)
-        self._alarm_at = self._loop.time() + seconds
-        self._set_alarm(seconds)
+        self._alarm_at = self.loop.time() + seconds
 
-    def watch(self, disconnected: Callable[[], Awaitable[None]], wheels: TimerWheels) -> None:
-        """Fire `DISCONNECT` once `disconnected()` returns.
+        if not self.ticks_left or seconds <= _QUICK_SECONDS:
+            self._set_alarm()
 
-        A quick call never pays for it, nor for a timer of its deadline: `wheels` call back
-        after 50 to 100 ms, and then it gets both.
-        """
+    def watch(self, disconnected: Callable[[], Awaitable[None]]) -> None:
+        """Fire `DISCONNECT` once `disconnected()` returns."""
         self._watch = disconnected
 
-        if self._wheel is None:
-            self._wheel = wheels.ride(self._loop, self)
+        if not self.ticks_left:
+            self._start_watching()
+
+    def tick(self) -> None:
+        """Let time pass; at the last one, set the timers of a call that takes its time."""
+        self.ticks_left -= 1
+
+        if self.ticks_left:
+            return
+
+        if self._at_alarm is not None and self._alarm is None:
+            self._set_alarm()
+
+        self._start_watching()
 
     def close(self) -> None:
         """Stop watching and forget the limit; say it when the execution is over."""
         self._watch = None
 
-        if self._wheel is not None:
-            self._wheel.get_off(self)
-            self._wheel = None
-
-        if self._task is not None or self._at_alarm is not None:
+        if self.interrupts is not None or self._at_alarm is not None:
             self.end()
 
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
 
-    def at_slot(self) -> None:
-        """Set the timers of a call that takes its time."""
-        self._wheel = None
-
-        if self._at_alarm is not None and self._alarm is None:
-            self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
-
-        if self._watch is not None and self._watcher is None:
-            self._watcher = self._loop.create_task(self._wait_for_disconnect(self._watch))
-
     def _interrupt(self) -> None:
-        if self._task is not None:
+        if self.interrupts is not None:
             self._sent += 1
-            self._task.cancel()
+            self.interrupts.cancel()
 
     def _cut(self, task: "asyncio.Task[object]", seconds: float) -> None:
         self.overran = True
         self._sent += 1
         task.cancel()
-        self._alarm = self._loop.call_later(seconds, self._cut, task, seconds)
+        self._alarm = self.loop.call_later(seconds, self._cut, task, seconds)
 
     def _at_deadline(self) -> None:
         self.fire(CancelReason.DEADLINE)
 
-    def _set_alarm(self, seconds: float) -> None:
+    def _set_alarm(self) -> None:
         assert self._at_alarm is not None
+        self._alarm = self.loop.call_at(self._alarm_at, self._at_alarm)
 
-        # What rides is called back before any longer limit is over, and sets its timer then.
-        if seconds <= _RIDE_SECONDS or self._wheel is None:
-            self._alarm = self._loop.call_at(self._alarm_at, self._at_alarm)
+    def _start_watching(self) -> None:
+        if self._watch is not None and self._watcher is None:
+            self._watcher = self.loop.create_task(self._wait_for_disconnect(self._watch))
 
     async def _wait_for_disconnect(self, disconnected: Callable[[], Awaitable[None]]) -> None:
         await disconnected()

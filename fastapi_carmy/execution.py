@@ -9,6 +9,7 @@ by the same few facts, and each part in a module of its own would have to know t
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NoReturn
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 
 from fastapi_carmy.cancellation import CancelReason, Interrupted, NoThreadError
 from fastapi_carmy.conclusion import audit, audit_unheard, conclude, see_through, started_at
+from fastapi_carmy.envelope import Call
 from fastapi_carmy.errors import AgentError, HostError
 from fastapi_carmy.events import ExecutionStarted
 from fastapi_carmy.next_actions import next_actions
@@ -50,11 +52,15 @@ class Execution(ExecutionState):
     """One call, and its way through the pipeline.
 
     `run` gives the answer. `aclose` then waits for what outlived it: a sync tool past its
-    deadline, whose thread can only be told to stop.
+    deadline, whose thread can only be told to stop. What never gets as far as being run is
+    told to `withdraw`.
     """
 
-    async def run(self) -> ExecutionResult:
-        """Take the call through the pipeline, and return its answer once it is recorded.
+    async def run(self, call: Call) -> ExecutionResult:
+        """Take a call through the pipeline, and return its answer once it is recorded.
+
+        Args:
+            call: The decoded request.
 
         Raises:
             AgentError: If one of the tool's own guards refuses: nothing has started then.
@@ -62,14 +68,18 @@ class Execution(ExecutionState):
                 something that is no `Exception`; its dependencies are closed by then, and
                 the reservation is settled.
         """
+        self.call = call
+        self.started = time.monotonic()
+        self.started_at = time.time()
+
         try:
-            tool = self.call.tool
+            tool = call.tool
 
             if tool is not None and tool.has_guards:
                 await self._pass_guards(tool)
 
             if self.report is not None:
-                self.report(ExecutionStarted(self.id, self.call.tool_name))
+                self.report(ExecutionStarted(self.id, call.tool_name))
 
             try:
                 result = await self._attempt(tool)
@@ -89,6 +99,30 @@ class Execution(ExecutionState):
         finally:
             if self.outlived is None:
                 self._finish()
+
+    async def withdraw(self, error: BaseException) -> BaseException:
+        """End an execution whose call could not even be read.
+
+        Args:
+            error: Why.
+
+        Returns:
+            What is to be raised: `error`, or `CANCELLED` for an interruption of our own.
+
+        Raises:
+            Exception: What a teardown raises.
+        """
+        self.cancellation.end()
+
+        try:
+            if isinstance(error, Interrupted) and await self.cancellation.settle():
+                error = cancelled()
+
+            await self.opened.aclose(error if isinstance(error, Exception) else cancelled())
+        finally:
+            self._finish()
+
+        return error
 
     async def aclose(self) -> None:
         """Wait for a thread that outlived the answer, then close what it used.
@@ -119,7 +153,7 @@ class Execution(ExecutionState):
         """Steps 2 to 10: everything between the guards and the record."""
         call, settings, cancellation = self.call, self.settings, self.cancellation
 
-        if not cancellation.is_interruptible or cancellation.reason is not None:
+        if cancellation.interrupts is None or cancellation.reason is not None:
             cancellation.begin()
 
         if tool is None:
@@ -152,8 +186,9 @@ class Execution(ExecutionState):
         if self.opened.is_open or self.reservation is not None or settings.audit:
             await self._close_in_time()
 
+        suggestions = () if self.made_context is None else self.suggestions()
         return result or ExecutionResult.completed(
-            self.id, data, cacheable=spec.is_cacheable, next_actions=self.suggestions
+            self.id, data, cacheable=spec.is_cacheable, next_actions=suggestions
         )
 
     def _check(self) -> None:
@@ -301,7 +336,7 @@ class Execution(ExecutionState):
         if self.phase >= Phase.RUNNING and isinstance(error, HostError):
             error = error.without_host()
 
-        suggestions = self.suggestions
+        suggestions = self.suggestions()
         result = ExecutionResult.failed(
             self.id, error, next_actions=next_actions(self.call.tool_name, error, suggestions)
         )
@@ -389,10 +424,11 @@ class Execution(ExecutionState):
             await self.settings.policies.give_back(admitted)
 
         reservation = self.reservation
-        tool = self.call.tool
 
         if reservation is None:
             return
+
+        tool = self.call.tool
 
         if not has_run or (tool is not None and tool.spec.is_repeatable):
             await reservation.release()
@@ -427,7 +463,7 @@ class Execution(ExecutionState):
             give_turn(self)
 
         self.cancellation.close()
-        self.leave(self.cancellation)
+        self.leave(self)
 
 
 def _seen_by_dependencies(raised: BaseException, error: AgentError) -> BaseException:

@@ -57,10 +57,8 @@ async def execute(
 
         return result
 
-    execution = service.runtime.execution(
-        call, host_call.caller, opened, cancellation or Cancellation(), report
-    )
-    result = await execution.run()
+    execution = service.runtime.begin(opened, report, cancellation)
+    result = await execution.run(call)
 
     if buffer is not None:
         buffer.end()

@@ -5,66 +5,59 @@ from contextlib import suppress
 
 import anyio
 
-from fastapi_carmy.caller import Caller
-from fastapi_carmy.cancellation import Cancellation, CancelReason, Latch
-from fastapi_carmy.envelope import Call
+from fastapi_carmy.cancellation import TICKS, Cancellation, CancelReason, Loop
 from fastapi_carmy.events import Event
 from fastapi_carmy.execution import Execution
+from fastapi_carmy.live import Live
 from fastapi_carmy.seams import Opened, Settings
-from fastapi_carmy.timer_wheel import TimerWheels
 
 __all__ = ("Runtime",)
 
 
 class Runtime:
-    """Starts executions, and knows those that live."""
+    """Begins executions, and knows those that live."""
 
     def __init__(self, settings: Settings) -> None:
         """Serve executions under `settings`; binds nothing to a loop."""
         self.settings = settings
-        self.wheels = TimerWheels()
-        """For the signals of its calls."""
-        # Signal → the execution that has it; `None` for what is on its way to becoming one.
-        self._live: dict[Cancellation, Execution | None] = {}
-        self._idle: Latch | None = None
+        self._lives: dict[Loop, Live] = {}
 
     @property
     def live(self) -> int:
-        """How many calls have begun and left something to do."""
-        return len(self._live)
+        """How many executions have begun and left something to do."""
+        return len(self._executions())
 
-    def execution(
+    def begin(
         self,
-        call: Call,
-        caller: Caller | None,
         opened: Opened,
-        cancellation: Cancellation,
         report: Callable[[Event], None] | None = None,
+        cancellation: Cancellation | None = None,
     ) -> Execution:
-        """Prepare one execution: `run` it, then `aclose` it, both in the same task."""
-        execution = self._live[cancellation] = Execution(
-            self.settings,
-            call,
-            caller,
-            opened,
-            cancellation,
-            report=report,
-            leave=self.leave,
-        )
+        """Begin an execution, which `stop` interrupts and waits for until it has left.
+
+        Either `run` it and then `aclose` it, or `withdraw` it, all in the same task.
+
+        Args:
+            opened: Its dependencies.
+            report: Takes its events, or `None` when nobody watches.
+            cancellation: Its signal, if somebody has it already.
+        """
+        if cancellation is None:
+            cancellation = Cancellation()
+
+        live = self._lives.get(cancellation.loop)
+
+        if live is None:
+            live = self._live_in(cancellation.loop)
+
+        execution = Execution(self.settings, opened, cancellation, report=report, leave=live.leave)
+        live.executions[execution] = None
+        cancellation.ticks_left = TICKS
+
+        if not live.is_ticking:
+            live.start_ticking()
+
         return execution
-
-    def enter(self, cancellation: Cancellation) -> None:
-        """Know something that `stop` is to interrupt and to wait for, until it leaves."""
-        self._live[cancellation] = None
-
-    def leave(self, cancellation: Cancellation) -> None:
-        """Forget what has entered, or was an execution; harmless when repeated."""
-        self._live.pop(cancellation, None)
-
-        idle = self._idle
-
-        if idle is not None and not self._live:
-            idle.set()
 
     async def stop(self, seconds: float) -> bool:
         """Tell everything that lives to stop, and wait until it has left.
@@ -78,24 +71,30 @@ class Runtime:
         Returns:
             Whether all of it left in time.
         """
-        # Before anything else, so that nobody who leaves goes unnoticed.
-        idle = self._idle = self._idle or Latch()
-
-        for cancellation in tuple(self._live):
+        for execution in self._executions():
             # It may live in another loop, or in one that was closed.
             with suppress(RuntimeError):
-                cancellation.fire_threadsafe(CancelReason.STOP)
+                execution.cancellation.fire_threadsafe(CancelReason.STOP)
 
-        if self._live:
-            with anyio.move_on_after(seconds):
-                await idle.wait()
+        with anyio.move_on_after(seconds):
+            for live in tuple(self._lives.values()):
+                await live.emptied()
 
-        self._idle = None
-
-        left_behind = [one for one in self._live.values() if one is not None]
+        left_behind = self._executions()
 
         with anyio.move_on_after(seconds):
             for execution in left_behind:
                 await execution.leave_behind()
 
-        return not self._live
+        return not self.live
+
+    def _executions(self) -> list[Execution]:
+        return [one for live in tuple(self._lives.values()) for one in tuple(live.executions)]
+
+    def _live_in(self, loop: Loop) -> Live:
+        """Know another loop, and forget those where nothing can happen any more."""
+        for other, live in tuple(self._lives.items()):
+            if live.is_over:
+                self._lives.pop(other, None)
+
+        return self._lives.setdefault(loop, Live(loop))

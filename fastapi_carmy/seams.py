@@ -21,6 +21,11 @@ class Opened(Protocol):
     """A call's dependencies: opened step by step, closed together."""
 
     @property
+    def caller(self) -> Caller | None:
+        """Who calls; `None` when the host names nobody."""
+        ...
+
+    @property
     def is_open(self) -> bool:
         """Whether there is anything to close."""
         ...

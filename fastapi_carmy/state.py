@@ -1,8 +1,8 @@
 """What is known of one execution while it lives: what it was given, and how far it has come."""
 
-import time
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation
@@ -16,6 +16,7 @@ from fastapi_carmy.result import NextAction, new_execution_id
 from fastapi_carmy.seams import Opened, Settings
 from fastapi_carmy.stores.base import Key
 from fastapi_carmy.threads import ThreadCall
+from fastapi_carmy.turns import Turn
 
 __all__ = ("ExecutionState", "Phase")
 
@@ -38,8 +39,8 @@ class ExecutionState:
     """
 
     phase: Phase = Phase.WAITING
-    turn: str | None = None
-    """The tool whose turn it has."""
+    turn: Turn | None = None
+    """The tool's turn, while it has it."""
     tool_started: float | None = None
     """When the tool was about to run, by `time.monotonic`, if somebody watches."""
     thread: ThreadCall | None = None
@@ -53,54 +54,54 @@ class ExecutionState:
     is_left_behind = False
     """Whether the process waits for it no more."""
     _asked: PolicyCall | None = None
+    _caller: Caller | None = None
     made_context: AgentContext | None = None
     """The execution as the tool sees it, if anybody has asked for it."""
+
+    call: Call
+    """The decoded request, once it is run."""
+    started: float
+    """When it was run, by `time.monotonic`."""
+    started_at: float
+    """The same, by `time.time`."""
 
     def __init__(
         self,
         settings: Settings,
-        call: Call,
-        caller: Caller | None,
         opened: Opened,
         cancellation: Cancellation,
         *,
         report: Callable[[Event], None] | None,
-        leave: Callable[[Cancellation], None],
+        leave: Callable[[Any], None],
     ) -> None:
-        """Begin to count the time; nothing runs yet.
+        """Have an id; nothing runs yet.
 
         Args:
             settings: What the router's executions share.
-            call: The decoded request.
-            caller: Who calls; `None` when the host names nobody.
             opened: The call's dependencies.
             cancellation: The call's signal.
             report: Takes the execution's events, or `None` when nobody watches.
-            leave: Told once, when nothing of the execution is left.
+            leave: Told of the execution once, when nothing of it is left.
         """
         self.id = new_execution_id()
         self.settings = settings
-        self.call = call
         self.opened = opened
         self.cancellation = cancellation
         self.report = report
         self.leave = leave
-        self.started = time.monotonic()
-        self.started_at = time.time()
-        self._caller = caller
 
     @property
     def caller(self) -> Caller:
         """Who calls; an anonymous one when the host named nobody."""
         if self._caller is None:
-            self._caller = Caller()
+            self._caller = self.opened.caller or Caller()
 
         return self._caller
 
     @property
     def key(self) -> Key:
         """What the call's `request_id` is kept under; only for one that is valid."""
-        caller = self._caller
+        caller = self.opened.caller
         principal, session = (None, None) if caller is None else (caller.principal, caller.session)
         return Key(principal, session, str(self.call.request_id))
 
@@ -134,7 +135,6 @@ class ExecutionState:
 
         return self.made_context
 
-    @property
     def suggestions(self) -> tuple[NextAction, ...]:
-        """What the tool suggested to do next."""
+        """Return what the tool suggested to do next."""
         return () if self.made_context is None else self.made_context.suggestions

@@ -35,10 +35,12 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
     cancellation.finishes = (spec.on_disconnect or settings.on_disconnect) == "finish"
 
     if not spec.parallel_safe:
-        if not settings.turns.take_nowait(spec.name):
-            await settings.turns.take(spec.name)
+        turn = settings.turns[spec.name]
 
-        state.turn = spec.name
+        if not turn.take_nowait():
+            await turn.take()
+
+        state.turn = turn
 
     state.phase = Phase.OPENING
 
@@ -92,7 +94,7 @@ def give_turn(state: ExecutionState) -> None:
 
     if turn is not None:
         state.turn = None
-        state.settings.turns.give(turn)
+        turn.give()
 
 
 async def _with_injected(

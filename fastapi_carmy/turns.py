@@ -8,22 +8,27 @@ from typing import Protocol, cast
 import anyio
 from anyio.lowlevel import current_token
 
-__all__ = ("Turns",)
+__all__ = ("Turn", "Turns")
 
 
-class Turns:
-    """Gives each tool's turn to one execution at a time, first come, first served.
+class Turn:
+    """Given to one execution at a time, first come, first served.
 
     Each successful `take` or `take_nowait` is followed by exactly one `give`, from whichever
     task, thread or event loop: the thread of a sync tool that outlives its deadline gives
     the turn back itself, even when its loop is gone by then.
+
+    It is a token that one at a time has. Taking from a list and adding to it is atomic. A
+    turn is given by putting the token back and then looking who waits; one waits by queueing
+    up and then looking for the token. So one of the two sees the other.
     """
 
-    __slots__ = ("_lock", "_turns")
+    __slots__ = ("_lock", "_token", "_waiting")
 
     def __init__(self) -> None:
-        """Make turns that nobody has taken."""
-        self._turns: dict[str, _Turn] = {}
+        """Make a turn that nobody has taken."""
+        self._token: list[None] = [None]
+        self._waiting: OrderedDict[_Waiter, None] = OrderedDict()
         # Only for those who wait; a turn that is free is taken, and given, without. A lock of
         # anyio would tie a turn to the task that took it, and with it to one loop. This one
         # guards constant work without an `await`, so no loop waits for it long enough to
@@ -31,102 +36,92 @@ class Turns:
         # gives its turn back, inside of any operation.
         self._lock = threading.RLock()
 
-    def take_nowait(self, tool_name: str) -> bool:
-        """Take the tool's turn if it is free, and return whether it was."""
-        turn = self._turns.get(tool_name)
+    def take_nowait(self) -> bool:
+        """Take the turn if it is free and nobody waits for it; return whether it was."""
+        if self._waiting:
+            return False
 
-        if turn is None:
-            turn = self._turns.setdefault(tool_name, _Turn())
+        try:
+            self._token.pop()
+        except IndexError:
+            return False
 
-        # Those who wait come first.
-        return not turn.waiting and turn.take()
+        return True
 
-    async def take(self, tool_name: str) -> None:
-        """Take the tool's turn, after all who wait for it already.
+    async def take(self) -> None:
+        """Take the turn, after all who wait for it already.
 
         A wait that is cancelled leaves the queue; if it was just given the turn, it passes
         it on.
         """
-        if self.take_nowait(tool_name):
+        if self.take_nowait():
             return
 
-        turn = self._turns[tool_name]
         waiter = _Waiter()
 
         with self._lock:
-            turn.waiting[waiter] = None
+            self._waiting[waiter] = None
             # It may have become free before anybody knew who waits.
-            self._hand_over(turn)
+            self._hand_over()
 
         try:
             await waiter.wait()
         except BaseException:
-            self._leave(turn, waiter)
+            self._leave(waiter)
             raise
 
-    def give(self, tool_name: str) -> None:
-        """Give the tool's turn back; whoever waits longest has it now.
+    def give(self) -> None:
+        """Give the turn back; whoever waits longest has it now.
 
         Raises:
             RuntimeError: If nobody has taken it.
         """
-        turn = self._turns.get(tool_name)
+        if self._token:
+            raise RuntimeError("Nobody has taken this turn.")
 
-        if turn is None or turn.token:
-            raise RuntimeError(f"Nobody has taken the turn of {tool_name!r}.")
+        self._token.append(None)
 
-        turn.token.append(None)
+        if self._waiting:
+            self._hand_over()
 
-        if turn.waiting:
-            self._hand_over(turn)
-
-    def _hand_over(self, turn: "_Turn") -> None:
+    def _hand_over(self) -> None:
         """Give the turn to whoever waits longest, if it is free and anybody does."""
         with self._lock:
-            while turn.waiting and turn.take():
+            while self._waiting:
                 try:
-                    waiter, _ = turn.waiting.popitem(last=False)
+                    self._token.pop()
+                except IndexError:
+                    return
+
+                try:
+                    waiter, _ = self._waiting.popitem(last=False)
                 except KeyError:
                     # The garbage collector has just ended the one who waited.
-                    turn.token.append(None)
+                    self._token.append(None)
                     return
 
                 if waiter.hand_over():
                     return
 
-                turn.token.append(None)
+                self._token.append(None)
 
-    def _leave(self, turn: "_Turn", waiter: "_Waiter") -> None:
+    def _leave(self, waiter: "_Waiter") -> None:
         with self._lock:
-            turn.waiting.pop(waiter, None)
+            self._waiting.pop(waiter, None)
 
             if waiter.has_turn:
-                turn.token.append(None)
-                self._hand_over(turn)
+                self._token.append(None)
+                self._hand_over()
 
 
-class _Turn:
-    """One tool's turn: a token that one at a time has, and who waits for it, in order.
+class Turns(dict[str, Turn]):
+    """Each tool's turn, by the tool's name; made when it is first asked for."""
 
-    Taking from a list and adding to it is atomic. A turn is given by putting the token back
-    and then looking who waits; one waits by queueing up and then looking for the token. So
-    one of the two sees the other.
-    """
+    __slots__ = ()
 
-    __slots__ = ("token", "waiting")
-
-    def __init__(self) -> None:
-        self.token: list[None] = [None]
-        self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
-
-    def take(self) -> bool:
-        """Take the token, if it is there."""
-        try:
-            self.token.pop()
-        except IndexError:
-            return False
-
-        return True
+    def __missing__(self, tool_name: str) -> Turn:
+        """Make the turn of a tool, or take the one that another thread has just made."""
+        return self.setdefault(tool_name, Turn())
 
 
 class _Loop(Protocol):

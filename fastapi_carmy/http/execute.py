@@ -9,14 +9,12 @@ from starlette.types import Receive, Scope, Send
 from fastapi_carmy.cancellation import (
     Cancellation,
     CancelReason,
-    Interrupted,
     Task,
     join,
     start_task,
 )
-from fastapi_carmy.envelope import decode
+from fastapi_carmy.envelope import Call, decode
 from fastapi_carmy.errors import AgentError
-from fastapi_carmy.events import Event
 from fastapi_carmy.execution import Execution
 from fastapi_carmy.http.accept import wants_event_stream
 from fastapi_carmy.http.frames import ExecutionFrames
@@ -25,7 +23,6 @@ from fastapi_carmy.http.responses import Answer, result_answer, send_error
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
 from fastapi_carmy.result import ExecutionResult
-from fastapi_carmy.runtime_errors import cancelled
 from fastapi_carmy.service import Service
 
 __all__ = ("ExecuteEndpoint",)
@@ -67,9 +64,8 @@ class ExecuteEndpoint:
             request = _Request(service, inbox, opened)
             return await self._stream(request, scope, receive)
 
-        execution = await _execution(service, inbox, opened, Cancellation())
-        result = await execution.run()
-
+        execution = service.runtime.begin(opened)
+        result = await execution.run(await _call(service, inbox, opened, execution))
         answer = result_answer(result, opened.headers)
 
         if execution.outlived is None and opened.background is None:
@@ -108,25 +104,20 @@ class _Request(NamedTuple):
     opened: HttpOpened
 
 
-async def _execution(
-    service: Service,
-    inbox: Inbox,
-    opened: HttpOpened,
-    cancellation: Cancellation,
-    report: Callable[[Event], None] | None = None,
-) -> Execution:
-    """Pass the router's guards, read the body, and prepare what it asks for.
+async def _call(service: Service, inbox: Inbox, opened: HttpOpened, execution: Execution) -> Call:
+    """Pass the router's guards, read the body, and return the call that `execution` is to run.
 
     Raises:
         Exception: What a guard refuses with, or an `AgentError` of ours; the guards are
-            closed by then.
+            closed by then, and the execution is withdrawn.
     """
-    # A stream's task is known to nobody else until there is an execution.
-    service.runtime.enter(cancellation)
+    cancellation = execution.cancellation
 
     try:
         cancellation.begin()
-        caller = await opened.router_guards() if opened.has_router_guards else None
+
+        if opened.has_router_guards:
+            await opened.router_guards()
 
         if not inbox.is_json:
             inbox.check_content_type()
@@ -134,7 +125,7 @@ async def _execution(
         while not inbox.has_ended:
             inbox.keep(await inbox.next_message())
 
-        cancellation.watch(inbox.disconnected, service.runtime.wheels)
+        cancellation.watch(inbox.disconnected)
         overrides = opened.overrides
         find = service.finder(overrides) if overrides else service.catalog.tools.get
         call = decode(inbox.body, find)
@@ -142,12 +133,8 @@ async def _execution(
         if inbox.has_idempotency_key:
             call.request_id = _one_id(call.request_id, inbox.idempotency_keys)
 
-        return service.runtime.execution(call, caller, opened, cancellation, report)
     except BaseException as error:
-        try:
-            seen = await _close(error, opened, cancellation)
-        finally:
-            service.runtime.leave(cancellation)
+        seen = await execution.withdraw(error)
 
         if seen is error:
             raise
@@ -155,22 +142,7 @@ async def _execution(
         # Our own interruption, which is an answer.
         raise seen from None
 
-
-async def _close(
-    error: BaseException, opened: HttpOpened, cancellation: Cancellation
-) -> BaseException:
-    """Close the guards after a refusal or an interruption; return what is to be raised."""
-    cancellation.end()
-
-    if isinstance(error, Interrupted) and await cancellation.settle():
-        error = cancelled()
-
-    try:
-        await opened.aclose(error if isinstance(error, Exception) else cancelled())
-    finally:
-        cancellation.close()
-
-    return error
+    return call
 
 
 async def _send(
@@ -203,8 +175,8 @@ async def _send_events(
 async def _produce(request: _Request, frames: ExecutionFrames, cancellation: Cancellation) -> None:
     """Run the call for a stream; a refusal before it starts ends the stream unopened."""
     try:
-        execution = await _execution(*request, cancellation, frames.report)
-        result = await execution.run()
+        execution = request.service.runtime.begin(request.opened, frames.report, cancellation)
+        result = await execution.run(await _call(*request, execution))
     except BaseException as error:
         frames.end(error)
 

@@ -49,13 +49,26 @@ class _Opened:
     """What they set."""
     context: AgentContext | None = None
     """The execution's context, once there is one."""
+    caller: Caller | None = None
+    """Who calls; `None` when the host names nobody."""
     _request: Request | None = None
     _guard_values: dict[str, Any] | None = None
 
-    def __init__(self, scope: Scope, receive: Receive | None, caller: Caller | None) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive | None, route_guards: Guards | None = None
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            scope: The request's.
+            receive: For dependencies that read from the request.
+            route_guards: What the route depends on, as from `RouteGuards.of`.
+        """
         self._scope = scope
         self._receive = receive
-        self._caller: Caller | None = caller
+        self._route_guards = route_guards
+        self.has_router_guards = route_guards is not None and route_guards.has_any
+        """Whether the route itself depends on anything."""
         self._cache: dict[Any, Any] = {}
         self._stacks: list[AsyncExitStack] = []
         self.overrides: Overrides = overrides_in(scope)
@@ -63,7 +76,7 @@ class _Opened:
 
     async def resolve_caller(self) -> Caller:
         """Return who calls, for `CurrentCaller`."""
-        return self._caller or Caller()
+        return self.caller or Caller()
 
     async def guards(self, tool: Tool, context: Callable[[], AgentContext]) -> None:
         """Run the tool's own guards. See `seams.Opened.guards`."""
@@ -193,19 +206,6 @@ class HttpOpened(_Opened):
 
     _is_asking_caller = False
 
-    def __init__(self, scope: Scope, receive: Receive, guards: Guards) -> None:
-        """Prepare; nothing is opened yet.
-
-        Args:
-            scope: The request's.
-            receive: For dependencies that read from the request.
-            guards: As from `RouteGuards.of`.
-        """
-        super().__init__(scope, receive, None)
-        self._router_guards = guards
-        self.has_router_guards = guards.has_any
-        """Whether the route itself depends on anything."""
-
     async def router_guards(self) -> Caller | None:
         """Run what the route itself depends on: the router's, its includes', the application's.
 
@@ -216,10 +216,11 @@ class HttpOpened(_Opened):
             ConfigurationError: If that is something else than a caller.
             Exception: Whatever a guard refuses with.
         """
-        if not self.has_router_guards:
+        guards = self._route_guards
+
+        if guards is None or not guards.has_any:
             return None
 
-        guards = self._router_guards
         values = await self._solve(
             self._open(),
             guards.dependant,
@@ -231,9 +232,9 @@ class HttpOpened(_Opened):
             self._share_overridden()
 
         if _CALLER in values:
-            self._caller = as_caller(values[_CALLER])
+            self.caller = as_caller(values[_CALLER])
 
-        return self._caller
+        return self.caller
 
     async def resolve_caller(self) -> Caller:
         """Return who calls; for a guard that asks before it is known, ask the host now.
@@ -242,7 +243,7 @@ class HttpOpened(_Opened):
             ConfigurationError: If the `caller` dependency asks for itself, or returns
                 something else than a caller.
         """
-        if self._caller is None:
+        if self.caller is None:
             if self._is_asking_caller:
                 raise ConfigurationError("The caller dependency can't depend on `CurrentCaller`.")
 
@@ -251,11 +252,11 @@ class HttpOpened(_Opened):
             try:
                 call = caller_of(self._scope)
                 value = call and await solve_one(self._open(), call, cache=self._cache)
-                self._caller = as_caller(value)
+                self.caller = as_caller(value)
             finally:
                 self._is_asking_caller = False
 
-        return self._caller
+        return self.caller
 
     def _share_overridden(self) -> None:
         """Keep what FastAPI ran for an overridden guard for whoever asks for the override."""
@@ -280,7 +281,8 @@ class HostOpened(_Opened):
         """
         scope = _empty_scope(app) if request is None else request.scope
         receive = None if request is None else _Again(request).receive
-        super().__init__(scope, receive, caller)
+        super().__init__(scope, receive)
+        self.caller = caller
         self.lacks_request = request is None
         """Whether a tool that takes something from a request can't run: see `needs_request`."""
 

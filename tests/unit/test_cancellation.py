@@ -1,10 +1,8 @@
 """One execution's signal interrupts its task once, and takes the interruption back."""
 
-import gc
 import threading
-from asyncio import AbstractEventLoop, current_task, get_running_loop
+from asyncio import current_task, get_running_loop
 from collections.abc import Callable
-from weakref import ref
 
 import anyio
 import anyio.lowlevel
@@ -12,6 +10,8 @@ import pytest
 from anyio.to_thread import run_sync
 
 from fastapi_carmy.cancellation import (
+    TICK_SECONDS,
+    TICKS,
     Bell,
     Cancellation,
     CancelReason,
@@ -22,7 +22,6 @@ from fastapi_carmy.cancellation import (
     race,
     start_task,
 )
-from fastapi_carmy.timer_wheel import TimerWheels
 
 
 def cancelling() -> int:
@@ -142,12 +141,20 @@ async def test_a_deadline_fires_and_one_that_ended_does_not() -> None:
     assert not ended.is_cancelled
 
 
-async def test_a_long_deadline_survives_the_tick_of_the_watch() -> None:
+@pytest.mark.parametrize("ticks", range(TICKS + 1))
+async def test_a_long_deadline_survives_the_ticks(ticks: int) -> None:
     cancellation = Cancellation()
+    cancellation.ticks_left = TICKS
 
     def limit() -> None:
-        cancellation.watch(anyio.sleep_forever, TimerWheels())
-        cancellation.limit(0.15)
+        for _ in range(ticks):
+            cancellation.tick()
+
+        cancellation.watch(anyio.sleep_forever)
+        cancellation.limit(TICKS * TICK_SECONDS + 0.05)
+
+        for _ in range(TICKS - ticks):
+            cancellation.tick()
 
     with anyio.fail_after(5), pytest.raises(Interrupted):
         await work_until_interrupted(cancellation, limit)
@@ -157,15 +164,45 @@ async def test_a_long_deadline_survives_the_tick_of_the_watch() -> None:
     assert cancellation.reason is CancelReason.DEADLINE
 
 
+async def test_a_deadline_that_is_over_before_the_ticks_does_not_wait_for_them() -> None:
+    cancellation = Cancellation()
+    cancellation.ticks_left = TICKS
+
+    with anyio.fail_after(5), pytest.raises(Interrupted):
+        await work_until_interrupted(cancellation, lambda: cancellation.limit(0.01))
+
+    assert await cancellation.settle()
+    assert cancellation.reason is CancelReason.DEADLINE
+
+
+async def test_a_client_is_watched_after_the_ticks_and_not_before() -> None:
+    asked: list[str] = []
+    cancellation = Cancellation()
+    cancellation.ticks_left = TICKS
+
+    async def disconnected() -> None:
+        asked.append("asked")
+        await anyio.sleep_forever()
+
+    cancellation.watch(disconnected)
+    await anyio.wait_all_tasks_blocked()
+    assert asked == []
+
+    for _ in range(TICKS):
+        cancellation.tick()
+
+    await anyio.wait_all_tasks_blocked()
+    assert asked == ["asked"]
+    cancellation.close()
+
+
 async def test_a_disconnect_fires_once_the_watch_has_begun() -> None:
     cancellation = Cancellation()
 
     async def disconnected() -> None: ...
 
     with anyio.fail_after(5), pytest.raises(Interrupted):
-        await work_until_interrupted(
-            cancellation, lambda: cancellation.watch(disconnected, TimerWheels())
-        )
+        await work_until_interrupted(cancellation, lambda: cancellation.watch(disconnected))
 
     assert await cancellation.settle()
     assert cancellation.reason is CancelReason.DISCONNECT
@@ -305,65 +342,6 @@ async def test_a_time_limit_that_is_taken_back_does_nothing() -> None:
     await anyio.lowlevel.checkpoint()
 
     assert calls == []
-
-
-async def test_what_is_over_before_its_time_is_not_watched() -> None:
-    asked: list[str] = []
-    wheels = TimerWheels()
-    quick, slow = Cancellation(), Cancellation()
-
-    async def watch_quick() -> None:
-        asked.append("quick")
-
-    async def watch_slow() -> None:
-        asked.append("slow")
-
-    quick.watch(watch_quick, wheels)
-    quick.close()
-
-    # It came later, so its time comes later.
-    with anyio.fail_after(5), pytest.raises(Interrupted):
-        await work_until_interrupted(slow, lambda: slow.watch(watch_slow, wheels))
-
-    assert await slow.settle()
-    assert asked == ["slow"]
-
-
-async def test_a_limit_set_when_the_first_look_is_over_still_counts() -> None:
-    looked = anyio.Event()
-    cancellation = Cancellation()
-
-    async def disconnected() -> None:
-        looked.set()
-        await anyio.sleep_forever()
-
-    cancellation.watch(disconnected, TimerWheels())
-
-    with anyio.fail_after(5):
-        await looked.wait()
-
-    with anyio.fail_after(5), pytest.raises(Interrupted):
-        await work_until_interrupted(cancellation, lambda: cancellation.limit(0.15))
-
-    assert await cancellation.settle()
-    cancellation.close()
-    assert cancellation.reason is CancelReason.DEADLINE
-
-
-def test_a_loop_that_ended_before_its_time_is_let_go_of() -> None:
-    wheels = TimerWheels()
-    loops: list[ref[AbstractEventLoop]] = []
-
-    async def watch() -> None:
-        Cancellation().watch(anyio.sleep_forever, wheels)
-        loops.append(ref(get_running_loop()))
-
-    for _ in range(3):
-        anyio.run(watch)
-        gc.collect()
-
-    # The last one is forgotten when the next one needs its place.
-    assert [loop() is None for loop in loops[:2]] == [True, True]
 
 
 async def test_a_bell_keeps_to_the_time_of_its_last_wait() -> None:

@@ -25,7 +25,6 @@ LAYERS: tuple[frozenset[str], ...] = (
             "jsontext",
             "result",
             "runtime_errors",
-            "timer_wheel",
         }
     ),
     frozenset(
@@ -50,6 +49,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "envelope",
             "execution",
             "invocation",
+            "live",
             "reservation",
             "runtime",
             "schemas",

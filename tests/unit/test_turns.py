@@ -13,7 +13,7 @@ from fastapi_carmy.turns import Turns
 
 
 async def wait_for(turns: Turns, name: str, order: list[int], number: int) -> None:
-    await turns.take(name)
+    await turns[name].take()
     order.append(number)
 
 
@@ -29,62 +29,62 @@ async def queue_up(turns: Turns, count: int, order: list[int]) -> list[asyncio.T
 def test_a_free_turn_is_taken_without_waiting() -> None:
     turns = Turns()
 
-    assert turns.take_nowait("count")
-    assert not turns.take_nowait("count")
+    assert turns["count"].take_nowait()
+    assert not turns["count"].take_nowait()
 
-    turns.give("count")
-    assert turns.take_nowait("count")
+    turns["count"].give()
+    assert turns["count"].take_nowait()
 
 
 def test_each_tool_has_a_turn_of_its_own() -> None:
     turns = Turns()
 
-    assert turns.take_nowait("count")
-    assert turns.take_nowait("wipe")
+    assert turns["count"].take_nowait()
+    assert turns["wipe"].take_nowait()
 
 
 def test_a_turn_that_nobody_took_cannot_be_given() -> None:
     turns = Turns()
 
-    with pytest.raises(RuntimeError, match="'count'"):
-        turns.give("count")
+    with pytest.raises(RuntimeError, match="taken"):
+        turns["count"].give()
 
 
 async def test_a_free_turn_is_taken_by_whoever_would_wait() -> None:
     turns = Turns()
 
     with anyio.fail_after(5):
-        await turns.take("count")
+        await turns["count"].take()
 
-    assert not turns.take_nowait("count")
+    assert not turns["count"].take_nowait()
 
 
 async def test_turns_go_to_those_who_wait_in_the_order_they_came() -> None:
     turns = Turns()
     order: list[int] = []
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     tasks = await queue_up(turns, 3, order)
 
     for number in range(3):
-        turns.give("count")
-        assert not turns.take_nowait("count")
+        turns["count"].give()
+        assert not turns["count"].take_nowait()
         with anyio.fail_after(5):
             await tasks[number]
         assert order == list(range(number + 1))
 
-    turns.give("count")
-    assert turns.take_nowait("count")
+    turns["count"].give()
+    assert turns["count"].take_nowait()
 
 
 async def test_a_cancelled_wait_leaves_the_queue() -> None:
     turns = Turns()
     order: list[int] = []
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     first, second = await queue_up(turns, 2, order)
 
     first.cancel()
     await asyncio.wait([first], timeout=5)
-    turns.give("count")
+    turns["count"].give()
 
     assert first.cancelled()
     with anyio.fail_after(5):
@@ -95,52 +95,52 @@ async def test_a_cancelled_wait_leaves_the_queue() -> None:
 async def test_a_wait_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
     turns = Turns()
     order: list[int] = []
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     first, second = await queue_up(turns, 2, order)
 
-    turns.give("count")
+    turns["count"].give()
     first.cancel()
     with anyio.fail_after(5):
         await second
 
     assert first.cancelled()
     assert order == [1]
-    turns.give("count")
-    assert turns.take_nowait("count")
+    turns["count"].give()
+    assert turns["count"].take_nowait()
 
 
 async def test_when_all_who_wait_are_cancelled_the_turn_is_free_again() -> None:
     turns = Turns()
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     tasks = await queue_up(turns, 2, [])
 
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=5)
-    turns.give("count")
+    turns["count"].give()
 
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
 
 
 async def test_a_deadline_of_anyio_ends_a_wait_too() -> None:
     turns = Turns()
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
 
     with anyio.move_on_after(0) as scope:
-        await turns.take("count")
+        await turns["count"].take()
 
     assert scope.cancelled_caught
-    turns.give("count")
-    assert turns.take_nowait("count")
+    turns["count"].give()
+    assert turns["count"].take_nowait()
 
 
 async def test_a_turn_is_given_from_a_thread_to_a_waiting_task() -> None:
     turns = Turns()
     order: list[int] = []
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     (task,) = await queue_up(turns, 1, order)
 
-    await anyio.to_thread.run_sync(turns.give, "count")
+    await anyio.to_thread.run_sync(turns["count"].give)
 
     with anyio.fail_after(5):
         await task
@@ -154,12 +154,12 @@ def test_loops_in_several_threads_take_turns() -> None:
 
     async def work(number: int) -> None:
         for _ in range(50):
-            await turns.take("count")
+            await turns["count"].take()
             inside.append(number)
             await anyio.lowlevel.checkpoint()
             seen.append(len(inside))
             inside.remove(number)
-            turns.give("count")
+            turns["count"].give()
 
     def in_a_loop_of_its_own(number: int) -> None:
         async def main() -> None:
@@ -177,16 +177,16 @@ def test_loops_in_several_threads_take_turns() -> None:
         thread.join(timeout=30)
 
     assert seen == [1] * (4 * 5 * 50)
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
 
 
 async def hold(turns: Turns, *, when_taken: Callable[[], object]) -> None:
-    await turns.take("count")
+    await turns["count"].take()
     try:
         when_taken()
         await anyio.sleep_forever()
     finally:
-        turns.give("count")
+        turns["count"].give()
 
 
 def test_an_owner_whose_loop_ends_leaves_the_turn_to_the_next_loop() -> None:
@@ -200,7 +200,7 @@ def test_an_owner_whose_loop_ends_leaves_the_turn_to_the_next_loop() -> None:
 
     async def next_request() -> None:
         with anyio.fail_after(5):
-            await turns.take("count")
+            await turns["count"].take()
 
     anyio.run(next_request)
 
@@ -217,53 +217,53 @@ def test_an_owner_whose_loop_was_closed_under_it_leaves_the_turn() -> None:
         await asyncio.sleep(0)
 
     loop.run_until_complete(start())
-    assert not turns.take_nowait("count")
+    assert not turns["count"].take_nowait()
     loop.close()
     owners.clear()
     gc.collect()
 
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
 
 
 def test_a_waiter_whose_loop_was_closed_is_passed_over() -> None:
     turns = Turns()
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)
     waiters: list[asyncio.Task[None]] = []
 
     async def start() -> None:
-        waiters.append(asyncio.create_task(turns.take("count")))
+        waiters.append(asyncio.create_task(turns["count"].take()))
         await asyncio.sleep(0)
 
     loop.run_until_complete(start())
     loop.close()
 
-    turns.give("count")
+    turns["count"].give()
 
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     waiters.clear()
     gc.collect()
-    assert not turns.take_nowait("count")
-    turns.give("count")
+    assert not turns["count"].take_nowait()
+    turns["count"].give()
 
 
 def test_a_thread_passes_over_a_waiter_whose_loop_was_closed() -> None:
     turns = Turns()
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)
     waiters: list[asyncio.Task[None]] = []
 
     async def start() -> None:
-        waiters.append(asyncio.create_task(turns.take("count")))
+        waiters.append(asyncio.create_task(turns["count"].take()))
         await asyncio.sleep(0)
 
     loop.run_until_complete(start())
     loop.close()
 
-    thread = threading.Thread(target=turns.give, args=("count",))
+    thread = threading.Thread(target=turns["count"].give)
     thread.start()
     thread.join(5)
 
-    assert turns.take_nowait("count")
+    assert turns["count"].take_nowait()

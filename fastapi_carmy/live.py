@@ -1,0 +1,82 @@
+"""The executions that live in one event loop, and one timer for all that are new.
+
+A timer of its own costs a quick call more than its policies do. Here the loop's one timer
+ticks for every call that has just begun; what takes its time then gets timers of its own.
+"""
+
+import logging
+
+from fastapi_carmy.cancellation import TICK_SECONDS, Latch, Loop
+from fastapi_carmy.execution import Execution
+
+__all__ = ("Live",)
+
+_logger = logging.getLogger(__name__)
+
+
+class Live:
+    """The executions of one loop that have begun and left something to do, oldest first.
+
+    Its methods are called in the loop.
+    """
+
+    __slots__ = ("_idle", "_loop", "executions", "is_ticking")
+
+    def __init__(self, loop: Loop) -> None:
+        """Belong to `loop`, in which nothing lives yet."""
+        self.executions: dict[Execution, None] = {}
+        """Whoever adds one sees to it that this ticks."""
+        self.is_ticking = False
+        """Whether those with `ticks_left` are called."""
+        self._loop = loop
+        self._idle: Latch | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can happen here any more."""
+        return not self.executions and self._loop.is_closed()
+
+    def start_ticking(self) -> None:
+        """Call each new execution's signal, until none is new any more."""
+        self.is_ticking = True
+        self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def leave(self, execution: Execution) -> None:
+        """Forget an execution; harmless when repeated, and from any thread."""
+        self.executions.pop(execution, None)
+
+        idle = self._idle
+
+        if idle is not None and not self.executions:
+            self._idle = None
+            idle.set()
+
+    async def emptied(self) -> None:
+        """Return once nothing lives here; works in any loop."""
+        idle = self._idle = self._idle or Latch()
+
+        # Looked at after the latch is known, so that nobody who leaves goes unnoticed.
+        if self.executions:
+            await idle.wait()
+
+    def _tick(self) -> None:
+        new: list[Execution] = []
+
+        for execution in reversed(self.executions):
+            if not execution.cancellation.ticks_left:
+                # Those before it came earlier.
+                break
+
+            new.append(execution)
+
+        for execution in new:
+            try:
+                execution.cancellation.tick()
+            except Exception:
+                # The others keep their deadlines.
+                _logger.exception("Execution %s could not be watched.", execution.id)
+
+        self.is_ticking = bool(new)
+
+        if new:
+            self._loop.call_later(TICK_SECONDS, self._tick)

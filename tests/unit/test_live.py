@@ -1,0 +1,142 @@
+"""What lives in a loop: who is looked at while it takes its time, and what is let go of."""
+
+import asyncio
+import gc
+import logging
+from typing import Any
+from weakref import ref
+
+import anyio
+import pytest
+from starlette.types import Message, Scope
+
+from fastapi_carmy import AgentRouter
+from tests.support.calls import app_of
+from tests.support.tools import scope_of
+
+BODY = b'{"tool":"work","arguments":{}}'
+
+
+def working(done: anyio.Event) -> AgentRouter:
+    agent = AgentRouter(timeout_seconds=0.2)
+
+    @agent.tool(name="work", effect="none", parallel_safe=True)
+    async def work_until() -> str:
+        await done.wait()
+        return "done"
+
+    return agent
+
+
+class Client:
+    """Sends its request and stays; tells how often it was asked for more."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.body = b""
+        self.is_watched = anyio.Event()
+
+    async def receive(self) -> Message:
+        self.asked += 1
+
+        if self.asked > 1:
+            self.is_watched.set()
+            await anyio.sleep_forever()
+
+        return {"type": "http.request", "body": BODY}
+
+    async def send(self, message: Message) -> None:
+        self.body += message.get("body", b"")
+
+
+def request() -> Scope:
+    return scope_of({"content-type": "application/json"})
+
+
+async def test_a_quick_call_never_asks_whether_its_client_is_there() -> None:
+    done = anyio.Event()
+    done.set()
+    client = Client()
+
+    await app_of(working(done))(request(), client.receive, client.send)
+
+    assert b'"done"' in client.body
+    assert client.asked == 1
+
+
+async def test_a_call_that_takes_its_time_asks_once_and_keeps_its_deadline() -> None:
+    client = Client()
+
+    with anyio.fail_after(5):
+        await app_of(working(anyio.Event()))(request(), client.receive, client.send)
+
+    assert b'"TIMEOUT"' in client.body
+    assert client.asked == 2
+
+
+async def test_calls_that_came_later_are_looked_at_as_well() -> None:
+    done = anyio.Event()
+    app = app_of(working(done))
+    first, second = Client(), Client()
+
+    async def come_later(tasks: anyio.abc.TaskGroup) -> None:
+        # The first is looked after by itself by now.
+        await first.is_watched.wait()
+        tasks.start_soon(app, request(), second.receive, second.send)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(app, request(), first.receive, first.send)
+            tasks.start_soon(come_later, tasks)
+
+    assert b'"TIMEOUT"' in first.body
+    assert b'"TIMEOUT"' in second.body
+    assert second.asked == 2
+
+
+async def test_a_call_that_cannot_be_watched_leaves_the_others_their_deadlines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = app_of(working(anyio.Event()))
+    first, second = Client(), Client()
+    loop = asyncio.get_running_loop()
+    refused: list[Any] = []
+
+    def refuse_once(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+        if not refused:
+            refused.append(work)
+            raise RuntimeError("no task")
+
+        return asyncio.Task(work, loop=loop, **options)
+
+    with anyio.fail_after(5), caplog.at_level(logging.ERROR):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(app, request(), first.receive, first.send)
+            tasks.start_soon(app, request(), second.receive, second.send)
+            await anyio.wait_all_tasks_blocked()
+            loop.set_task_factory(refuse_once)
+
+    loop.set_task_factory(None)
+    refused[0].close()
+    assert b'"TIMEOUT"' in first.body
+    assert b'"TIMEOUT"' in second.body
+    assert "could not be watched" in caplog.text
+
+
+def test_a_loop_that_ended_is_let_go_of() -> None:
+    loops: list[ref[asyncio.AbstractEventLoop]] = []
+    agent = AgentRouter()
+
+    @agent.tool(name="work", effect="none")
+    async def work() -> None: ...
+
+    async def run() -> None:
+        await agent.execute("work", {})
+        loops.append(ref(asyncio.get_running_loop()))
+
+    for _ in range(3):
+        anyio.run(run)
+        gc.collect()
+
+    # The last one is forgotten when the next one needs its place.
+    assert [loop() is None for loop in loops[:2]] == [True, True]
