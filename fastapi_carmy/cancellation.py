@@ -79,29 +79,45 @@ class Cancellation:
     it who sets `ticks_left` to `TICKS` and then calls `tick` every `TICK_SECONDS`.
     """
 
-    # Most calls end before they need any of these, and pay nothing for them.
-    reason: CancelReason | None = None
-    """Why it was told to stop; `None` as long as it was not."""
-    finishes = False
-    """Whether a disconnect is only noted, because the work is to run to its end."""
-    overran = False
-    """Whether finishing took longer than `limit_finish` allowed."""
-    interrupts: "asyncio.Task[object] | None" = None
-    """The task that `fire` interrupts: the current one, between `begin` and `end`."""
-    ticks_left = 0
-    """How many ticks are to come before it looks after itself."""
-    _home: "asyncio.Task[object] | None" = None
-    _before = 0
-    _sent = 0
-    _alarm: asyncio.TimerHandle | None = None
-    _alarm_at = 0.0
-    _at_alarm: Callable[[], None] | None = None
-    _watch: Callable[[], Awaitable[None]] | None = None
-    _watcher: "asyncio.Task[None] | None" = None
+    __slots__ = (
+        "_alarm",
+        "_alarm_at",
+        "_at_alarm",
+        "_before",
+        "_home",
+        "_sent",
+        "_waiting",
+        "_watch",
+        "_watcher",
+        "finishes",
+        "interrupts",
+        "loop",
+        "overran",
+        "reason",
+        "ticks_left",
+    )
 
     def __init__(self) -> None:
         """Belong to the running loop; nothing is watched yet."""
         self.loop = asyncio.get_running_loop()
+        self.reason: CancelReason | None = None
+        """Why it was told to stop; `None` as long as it was not."""
+        self.finishes = False
+        """Whether a disconnect is only noted, because the work is to run to its end."""
+        self.overran = False
+        """Whether finishing took longer than `limit_finish` allowed."""
+        self.interrupts: asyncio.Task[object] | None = None
+        """The task that `fire` interrupts: the current one, between `begin` and `end`."""
+        self.ticks_left = 0
+        """How many ticks are to come before it looks after itself."""
+        self._home: asyncio.Task[object] | None = None
+        self._before = 0
+        self._sent = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._at_alarm: Callable[[], None] | None = None
+        self._watch: Callable[[], Awaitable[None]] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._waiting: list[Latch] = []
 
     @property

@@ -56,6 +56,8 @@ class Execution(ExecutionState):
     told to `withdraw`.
     """
 
+    __slots__ = ()
+
     async def run(self, call: Call) -> ExecutionResult:
         """Take a call through the pipeline, and return its answer once it is recorded.
 
@@ -71,31 +73,48 @@ class Execution(ExecutionState):
         self.call = call
         self.started = time.monotonic()
         self.started_at = time.time()
+        tool, settings, cancellation = call.tool, self.settings, self.cancellation
 
         try:
-            tool = call.tool
-
-            if tool is not None and tool.has_guards:
-                await self._pass_guards(tool)
-
-            if self.report is not None:
-                self.report(ExecutionStarted(self.id, call.tool_name))
+            if self.report is not None or (tool is not None and tool.has_guards):
+                await self._start(tool)
 
             try:
-                result = await self._attempt(tool)
+                if (
+                    tool is not None
+                    and not tool.spec.needs_confirmation
+                    and not settings.policies.has_own
+                    and call.request_id is None
+                    and call.invalid is None
+                    and cancellation.reason is None
+                    and cancellation.interrupts is not None
+                ):
+                    # So it is with most calls: there is nobody to ask.
+                    result = None
+                    cancellation.limit(tool.spec.timeout_seconds or settings.timeout_seconds)
+                else:
+                    tool, result = await self._admit(tool)
+
+                data = b"" if result else tool.output.dump(await perform(self, tool))
+
+                if self.opened.is_open or self.reservation is not None or settings.audit:
+                    await self._close_in_time()
+
+                suggestions = () if self.made_context is None else self.suggestions()
+                result = result or ExecutionResult.completed(
+                    self.id, data, cacheable=tool.spec.is_cacheable, next_actions=suggestions
+                )
             except BaseException as error:  # noqa: BLE001
                 # The edge of a run: everything becomes an answer, or is raised again.
                 return await self._fail(error)
 
             reservation = self.reservation
 
-            if reservation is not None:
-                return await conclude(self, result, partial(reservation.complete, result))
+            if reservation is None and self.report is None and not settings.audit:
+                return result
 
-            if self.settings.audit or self.report is not None:
-                return await conclude(self, result, None)
-
-            return result
+            settle = None if reservation is None else partial(reservation.complete, result)
+            return await conclude(self, result, settle)
         finally:
             if self.outlived is None:
                 self._finish()
@@ -149,47 +168,49 @@ class Execution(ExecutionState):
         self.is_left_behind = True
         await self._settle_unknown()
 
-    async def _attempt(self, tool: Tool | None) -> ExecutionResult:
-        """Steps 2 to 10: everything between the guards and the record."""
-        call, settings, cancellation = self.call, self.settings, self.cancellation
+    async def _start(self, tool: Tool | None) -> None:
+        """Pass the tool's own guards, and tell those who watch."""
+        if tool is not None and tool.has_guards:
+            await self._pass_guards(tool)
 
-        if cancellation.interrupts is None or cancellation.reason is not None:
-            cancellation.begin()
+        if self.report is not None:
+            self.report(ExecutionStarted(self.id, self.call.tool_name))
+
+    async def _admit(self, tool: Tool | None) -> tuple[Tool, ExecutionResult | None]:
+        """Steps 2 to 8: refuse the call, or let it run.
+
+        Returns:
+            The tool, and the recorded answer if this call was made before.
+        """
+        call, settings, cancellation = self.call, self.settings, self.cancellation
+        cancellation.begin()
 
         if tool is None:
             raise tool_not_found(settings.nearest(call.tool_name, self.caller))
 
         spec = tool.spec
 
-        if spec.needs_confirmation or settings.policies.has_own_checks:
+        if spec.needs_confirmation or settings.policies.has_own:
             await settings.policies.check(self.asked)
 
-        has_id = call.request_id is not None
-
-        if has_id or call.invalid is not None or cancellation.reason is not None:
-            self._check()
-
+        self._check()
         # From here on nobody else's delay may hold the call for longer than its deadline.
         cancellation.limit(spec.timeout_seconds or settings.timeout_seconds)
-        result = await self._reserve(tool) if has_id else None
-        data = b""
 
-        if result is None:
-            if settings.policies.admits:
-                await settings.policies.admit(self.asked)
-                self.admitted = self.asked
+        if call.request_id is not None:
+            replayed = await self._reserve(tool)
 
-            data = tool.output.dump(await perform(self, tool))
-        else:
-            cancellation.end()
+            if replayed is not None:
+                cancellation.end()
+                return tool, replayed
 
-        if self.opened.is_open or self.reservation is not None or settings.audit:
-            await self._close_in_time()
+        if settings.policies.admits:
+            await settings.policies.admit(self.asked)
+            self.admitted = self.asked
 
-        suggestions = () if self.made_context is None else self.suggestions()
-        return result or ExecutionResult.completed(
-            self.id, data, cacheable=spec.is_cacheable, next_actions=suggestions
-        )
+        # Whoever ran since may have swallowed a stop, or left an interruption of its own.
+        cancellation.begin()
+        return tool, None
 
     def _check(self) -> None:
         """Refuse a call that can't be run."""
@@ -238,7 +259,8 @@ class Execution(ExecutionState):
         try:
             self.cancellation.begin()
             await self.opened.guards(tool, self.context)
-            self.cancellation.end()
+            # One of them may have swallowed a stop, or left an interruption of its own.
+            self.cancellation.begin()
         except BaseException as error:  # noqa: BLE001
             # The edge of a run: a guard's refusal is an answer of its own.
             refusal = await self._stop(error)
@@ -463,7 +485,7 @@ class Execution(ExecutionState):
             give_turn(self)
 
         self.cancellation.close()
-        self.leave(self)
+        self.home.leave(self)
 
 
 def _seen_by_dependencies(raised: BaseException, error: AgentError) -> BaseException:

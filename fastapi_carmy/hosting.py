@@ -11,7 +11,7 @@ from fastapi_carmy.envelope import decode, encode_call
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.events import Event, ExecutionCompleted, ExecutionStarted
 from fastapi_carmy.injection import HostOpened, needs_request
-from fastapi_carmy.result import ExecutionResult, new_execution_id
+from fastapi_carmy.result import ExecutionResult, execution_ids
 from fastapi_carmy.runtime_errors import invalid_request
 from fastapi_carmy.service import Service
 
@@ -49,7 +49,7 @@ async def execute(
         if call.tool is not None and opened.lacks_request and needs_request(call.tool):
             raise invalid_request("the tool takes something from an HTTP request; pass `request=`")
     except AgentError as error:
-        result = ExecutionResult.failed(new_execution_id(), error)
+        result = ExecutionResult.failed(next(execution_ids()), error)
 
         if report is not None:
             report(ExecutionStarted(result.execution_id, host_call.tool))

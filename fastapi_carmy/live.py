@@ -8,6 +8,8 @@ import logging
 
 from fastapi_carmy.cancellation import TICK_SECONDS, Latch, Loop
 from fastapi_carmy.execution import Execution
+from fastapi_carmy.result import execution_ids
+from fastapi_carmy.seams import Settings
 
 __all__ = ("Live",)
 
@@ -20,12 +22,15 @@ class Live:
     Its methods are called in the loop.
     """
 
-    __slots__ = ("_idle", "_loop", "executions", "is_ticking")
+    __slots__ = ("_idle", "_loop", "executions", "ids", "is_ticking", "settings")
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, settings: Settings) -> None:
         """Belong to `loop`, in which nothing lives yet."""
+        self.settings = settings
         self.executions: dict[Execution, None] = {}
         """Whoever adds one sees to it that this ticks."""
+        self.ids = execution_ids()
+        """What to call the next one; no fork has a part in a loop of its parent."""
         self.is_ticking = False
         """Whether those with `ticks_left` are called."""
         self._loop = loop

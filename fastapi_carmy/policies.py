@@ -148,8 +148,8 @@ class Policies:
     give_backs: tuple[_Step | None, ...]
     """What takes back each of `admits`, at the same place; `None` where nothing does."""
     lists: tuple[Callable[[Caller, ToolSpec], bool], ...]
-    has_own_checks: bool
-    """Whether the host's policies check calls; `SafePolicy` has nothing to say of most tools."""
+    has_own: bool
+    """Whether the host's policies check or count calls; `SafePolicy` says nothing of most."""
 
     async def check(self, call: PolicyCall) -> None:
         """Ask each policy in order; the first that refuses wins.
@@ -221,15 +221,15 @@ def compile_policies(policies: Iterable[Policy]) -> Policies:
                 f"methods {', '.join(_METHODS)}."
             )
 
-    checks = _methods(ordered, "check")
+    checks, admits = _methods(ordered, "check"), _methods(ordered, "admit")
     return Policies(
         checks=checks,
-        admits=_methods(ordered, "admit"),
+        admits=admits,
         give_backs=tuple(
             _method(policy, "give_back") for policy in ordered if _method(policy, "admit")
         ),
         lists=_methods(ordered, "lists"),
-        has_own_checks=len(checks) > 1,
+        has_own=len(checks) > 1 or bool(admits),
     )
 
 

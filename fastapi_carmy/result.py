@@ -1,6 +1,6 @@
 """An execution's answer: made once, as the bytes that are sent, recorded and replayed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import urandom
 from typing import Any, Literal, cast
@@ -14,7 +14,7 @@ __all__ = (
     "ExecutionResult",
     "ExecutionStatus",
     "NextAction",
-    "new_execution_id",
+    "execution_ids",
     "status_of",
 )
 
@@ -22,6 +22,9 @@ ExecutionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
 
 _PLAIN = (b'{"cacheable":false,"next_actions":[]}', b'{"cacheable":true,"next_actions":[]}')
 """What most answers say to the agent, by whether they may be cached."""
+
+_IDS_AT_ONCE = 64
+_VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
 _STATUS_OF_CATEGORY: Mapping[ErrorCategory, ExecutionStatus] = {
     ErrorCategory.CANCELLED: "cancelled",
@@ -106,10 +109,9 @@ class ExecutionResult:
             next_actions: What the tool suggested.
         """
         agent = _agent(next_actions, cacheable=cacheable) if next_actions else _PLAIN[cacheable]
-        body = b'{"execution_id":"%b","status":"completed","data":%b,"_agent":%b}' % (
-            execution_id.encode(),
-            data,
-            agent,
+        start = b'{"execution_id":"' + execution_id.encode()
+        body = b"".join(
+            (start, b'","status":"completed","data":', data, b',"_agent":', agent, b"}")
         )
         return cls(execution_id=execution_id, status="completed", body=body)
 
@@ -146,14 +148,22 @@ class ExecutionResult:
         return cast("dict[str, object]", self._parsed()["_agent"])
 
 
-def new_execution_id() -> str:
-    """Return `exec_` and a random UUID. Source: carmy/1, section 2.2; RFC 9562, 5.4."""
-    random = urandom(16)
-    digits = random.hex()
-    variant = "89ab"[random[8] >> 6]
-    return (
-        f"exec_{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-    )
+def execution_ids() -> Iterator[str]:
+    """Yield `exec_` and a random UUID, for ever; in one thread, and never across a fork.
+
+    Source: carmy/1, section 2.2; RFC 9562, 5.4.
+    """
+    while True:
+        # Asking the system for each of them would take longer than all the rest.
+        random = urandom(16 * _IDS_AT_ONCE).hex()
+
+        for start in range(0, len(random), 32):
+            digits = random[start : start + 32]
+            variant = _VARIANTS[digits[16]]
+            yield (
+                f"exec_{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-"
+                f"{variant}{digits[17:20]}-{digits[20:]}"
+            )
 
 
 def status_of(error: AgentError) -> ExecutionStatus:

@@ -50,7 +50,7 @@ class Runtime:
         if live is None:
             live = self._live_in(cancellation.loop)
 
-        execution = Execution(self.settings, opened, cancellation, report=report, leave=live.leave)
+        execution = Execution(live, opened, cancellation, report)
         live.executions[execution] = None
         cancellation.ticks_left = TICKS
 
@@ -97,4 +97,4 @@ class Runtime:
             if live.is_over:
                 self._lives.pop(other, None)
 
-        return self._lives.setdefault(loop, Live(loop))
+        return self._lives.setdefault(loop, Live(loop, self.settings))

@@ -1,8 +1,8 @@
 """What an execution is made with: its dependencies, and what all executions share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi_carmy.audit import AuditSink
 from fastapi_carmy.caller import Caller
@@ -14,7 +14,7 @@ from fastapi_carmy.threads import LoopLimiter
 from fastapi_carmy.tool import OnDisconnect, Tool
 from fastapi_carmy.turns import Turns
 
-__all__ = ("Opened", "Settings")
+__all__ = ("Home", "Opened", "Settings")
 
 
 class Opened(Protocol):
@@ -75,3 +75,21 @@ class Settings:
     finish_seconds: float = 5.0
     """Limit for closing dependencies and recording, once the tool has returned."""
     audit: tuple[AuditSink, ...] = ()
+
+
+class Home(Protocol):
+    """Where executions live."""
+
+    @property
+    def settings(self) -> Settings:
+        """What they share."""
+        ...
+
+    @property
+    def ids(self) -> Iterator[str]:
+        """What to call the next ones."""
+        ...
+
+    def leave(self, execution: Any) -> None:
+        """Be told of an execution once nothing of it is left."""
+        ...

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
 
 from fastapi_carmy.caller import Caller
 from fastapi_carmy.cancellation import Cancellation
@@ -12,8 +11,8 @@ from fastapi_carmy.errors import AgentError
 from fastapi_carmy.events import Event
 from fastapi_carmy.policies import PolicyCall
 from fastapi_carmy.reservation import Reservation
-from fastapi_carmy.result import NextAction, new_execution_id
-from fastapi_carmy.seams import Opened, Settings
+from fastapi_carmy.result import NextAction
+from fastapi_carmy.seams import Home, Opened
 from fastapi_carmy.stores.base import Key
 from fastapi_carmy.threads import ThreadCall
 from fastapi_carmy.turns import Turn
@@ -32,31 +31,37 @@ class Phase(IntEnum):
     """The point of no return: neither a hang-up nor the deadline counts any more."""
 
 
+_WAITING = Phase.WAITING
+
+
 class ExecutionState:
     """One call on its way through the pipeline.
 
-    What most calls never need is made when somebody asks for it, or stands here once for all.
+    What most calls never need is made when somebody asks for it.
     """
 
-    phase: Phase = Phase.WAITING
-    turn: Turn | None = None
-    """The tool's turn, while it has it."""
-    tool_started: float | None = None
-    """When the tool was about to run, by `time.monotonic`, if somebody watches."""
-    thread: ThreadCall | None = None
-    """The thread that runs the tool, while it does."""
-    reservation: Reservation | None = None
-    """The hold on the call's `request_id`, once there is one."""
-    admitted: PolicyCall | None = None
-    """What policies have spent something for, as long as they may take it back."""
-    outlived: AgentError | None = None
-    """The answer that was given while the tool's thread went on."""
-    is_left_behind = False
-    """Whether the process waits for it no more."""
-    _asked: PolicyCall | None = None
-    _caller: Caller | None = None
-    made_context: AgentContext | None = None
-    """The execution as the tool sees it, if anybody has asked for it."""
+    __slots__ = (
+        "_asked",
+        "_caller",
+        "admitted",
+        "call",
+        "cancellation",
+        "home",
+        "id",
+        "is_left_behind",
+        "made_context",
+        "opened",
+        "outlived",
+        "phase",
+        "report",
+        "reservation",
+        "settings",
+        "started",
+        "started_at",
+        "thread",
+        "tool_started",
+        "turn",
+    )
 
     call: Call
     """The decoded request, once it is run."""
@@ -67,28 +72,44 @@ class ExecutionState:
 
     def __init__(
         self,
-        settings: Settings,
+        home: Home,
         opened: Opened,
         cancellation: Cancellation,
-        *,
         report: Callable[[Event], None] | None,
-        leave: Callable[[Any], None],
     ) -> None:
-        """Have an id; nothing runs yet.
+        """Nothing runs yet.
 
         Args:
-            settings: What the router's executions share.
+            home: Where it lives.
             opened: The call's dependencies.
             cancellation: The call's signal.
             report: Takes the execution's events, or `None` when nobody watches.
-            leave: Told of the execution once, when nothing of it is left.
         """
-        self.id = new_execution_id()
-        self.settings = settings
+        self.id = next(home.ids)
+        self.settings = home.settings
+        self.home = home
         self.opened = opened
         self.cancellation = cancellation
         self.report = report
-        self.leave = leave
+        self.phase = _WAITING
+        self.turn: Turn | None = None
+        """The tool's turn, while it has it."""
+        self.tool_started: float | None = None
+        """When the tool was about to run, by `time.monotonic`, if somebody watches."""
+        self.thread: ThreadCall | None = None
+        """The thread that runs the tool, while it does."""
+        self.reservation: Reservation | None = None
+        """The hold on the call's `request_id`, once there is one."""
+        self.admitted: PolicyCall | None = None
+        """What policies have spent something for, as long as they may take it back."""
+        self.outlived: AgentError | None = None
+        """The answer that was given while the tool's thread went on."""
+        self.is_left_behind = False
+        """Whether the process waits for it no more."""
+        self.made_context: AgentContext | None = None
+        """The execution as the tool sees it, if anybody has asked for it."""
+        self._asked: PolicyCall | None = None
+        self._caller: Caller | None = None
 
     @property
     def caller(self) -> Caller:

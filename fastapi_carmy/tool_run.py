@@ -19,9 +19,15 @@ __all__ = ("await_thread", "give_turn", "perform")
 
 _logger = logging.getLogger(__name__)
 
+# A member is looked up in its enum each time that it is named, which takes as long as a call.
+_ASYNC = ToolKind.ASYNC
+_OPENING, _RUNNING, _RETURNED = Phase.OPENING, Phase.RUNNING, Phase.RETURNED
+
 
 async def perform(state: ExecutionState, tool: Tool) -> object:
-    """Wait for the tool's turn, open its dependencies, run it; its deadline counts already.
+    """Wait for the tool's turn, open its dependencies, run it.
+
+    Its deadline counts already, and it may be interrupted already.
 
     Raises:
         Interrupted: If the execution was told to stop; `state.phase` says when.
@@ -30,8 +36,6 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
     spec = tool.spec
     settings = state.settings
     cancellation = state.cancellation
-    # Whoever ran since may have swallowed a stop, or left an interruption of its own.
-    cancellation.begin()
     cancellation.finishes = (spec.on_disconnect or settings.on_disconnect) == "finish"
 
     if not spec.parallel_safe:
@@ -42,7 +46,7 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
 
         state.turn = turn
 
-    state.phase = Phase.OPENING
+    state.phase = _OPENING
 
     if state.report is not None:
         state.tool_started = time.monotonic()
@@ -57,9 +61,9 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
             # A dependency swallowed it; nothing would interrupt the tool any more.
             raise Interrupted
 
-    state.phase = Phase.RUNNING
+    state.phase = _RUNNING
 
-    if tool.kind is ToolKind.ASYNC:
+    if tool.kind is _ASYNC:
         value: object = await tool.call(values)
     else:
         value = await _run_otherwise(state, tool, partial(tool.call, values))
@@ -70,7 +74,7 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
         _logger.warning("Tool %r returned although it was told to stop.", spec.name)
         raise Interrupted
 
-    state.phase = Phase.RETURNED
+    state.phase = _RETURNED
     return value
 
 

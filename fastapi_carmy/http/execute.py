@@ -1,6 +1,6 @@
 """`POST /agent/execute`: one call, answered as JSON or as an event stream."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from fastapi_carmy.execution import Execution
 from fastapi_carmy.http.accept import wants_event_stream
 from fastapi_carmy.http.frames import ExecutionFrames
 from fastapi_carmy.http.request import Inbox
-from fastapi_carmy.http.responses import Answer, result_answer, send_error
+from fastapi_carmy.http.responses import Answer, Messages, result_answer, send_error
 from fastapi_carmy.http.sse import FrameStream
 from fastapi_carmy.injection import Guards, HttpOpened
 from fastapi_carmy.result import ExecutionResult
@@ -50,7 +50,7 @@ class ExecuteEndpoint:
         # The loop holds tasks weakly; these outlive their request when a client hangs up.
         self._tasks: set[Task[object]] = set()
 
-    async def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Answer:
+    def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Awaitable[Answer]:
         """See `Endpoint.respond`."""
         inbox = Inbox(scope, receive, self._max_body_bytes)
 
@@ -61,17 +61,9 @@ class ExecuteEndpoint:
         opened = HttpOpened(scope, inbox.receive, guards)
 
         if inbox.has_accept and wants_event_stream(inbox.accept):
-            request = _Request(service, inbox, opened)
-            return await self._stream(request, scope, receive)
+            return self._stream(_Request(service, inbox, opened), scope, receive)
 
-        execution = service.runtime.begin(opened)
-        result = await execution.run(await _call(service, inbox, opened, execution))
-        answer = result_answer(result, opened.headers)
-
-        if execution.outlived is None and opened.background is None:
-            return answer
-
-        return partial(_send, answer, opened, execution, result)
+        return _answer(service, inbox, opened)
 
     async def refuse(self, send: Send, error: AgentError) -> None:
         """See `Endpoint.refuse`."""
@@ -104,6 +96,18 @@ class _Request(NamedTuple):
     opened: HttpOpened
 
 
+async def _answer(service: Service, inbox: Inbox, opened: HttpOpened) -> Answer:
+    """Run the call, and return its answer as JSON."""
+    execution = service.runtime.begin(opened)
+    result = await execution.run(await _call(service, inbox, opened, execution))
+    answer = result_answer(result, opened.headers)
+
+    if execution.outlived is None and opened.background is None:
+        return answer
+
+    return partial(_send, answer, opened, execution, result)
+
+
 async def _call(service: Service, inbox: Inbox, opened: HttpOpened, execution: Execution) -> Call:
     """Pass the router's guards, read the body, and return the call that `execution` is to run.
 
@@ -118,6 +122,8 @@ async def _call(service: Service, inbox: Inbox, opened: HttpOpened, execution: E
 
         if opened.has_router_guards:
             await opened.router_guards()
+            # One of them may have swallowed a stop, or left an interruption of its own.
+            cancellation.begin()
 
         if not inbox.is_json:
             inbox.check_content_type()
@@ -146,11 +152,12 @@ async def _call(service: Service, inbox: Inbox, opened: HttpOpened, execution: E
 
 
 async def _send(
-    answer: Answer, opened: HttpOpened, execution: Execution, result: ExecutionResult, send: Send
+    answer: Messages, opened: HttpOpened, execution: Execution, result: ExecutionResult, send: Send
 ) -> None:
     """Answer with JSON, and do what is left to do."""
     try:
-        await answer(send)
+        for message in answer:
+            await send(message)
     finally:
         # The execution is over whether or not somebody takes the answer.
         if execution.outlived is not None:
@@ -161,7 +168,10 @@ async def _send(
 
 
 async def _send_events(
-    stream: Answer, hang_up: Callable[[], None], task: Task[object], send: Send
+    stream: Callable[[Send], Awaitable[None]],
+    hang_up: Callable[[], None],
+    task: Task[object],
+    send: Send,
 ) -> None:
     """Answer with events, until the client leaves or the execution is over."""
     try:

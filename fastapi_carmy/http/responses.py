@@ -3,10 +3,9 @@
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Final
 
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from fastapi_carmy.catalog import Document
 from fastapi_carmy.errors import AgentError
@@ -15,6 +14,7 @@ from fastapi_carmy.result import ExecutionResult
 
 __all__ = (
     "Answer",
+    "Messages",
     "document_answer",
     "error_body",
     "error_headers",
@@ -23,8 +23,11 @@ __all__ = (
     "send_error",
 )
 
-Answer = Callable[[Send], Awaitable[None]]
-"""Sends a response; called once."""
+Messages = tuple[Message, ...]
+"""A whole response, as ASGI's messages."""
+
+Answer = Messages | Callable[[Send], Awaitable[None]]
+"""A response: the messages to send, or what sends them; used once."""
 
 _logger = logging.getLogger(__name__)
 _RawHeaders = list[tuple[bytes, bytes]]
@@ -70,13 +73,14 @@ async def send_body(
     send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]
 ) -> None:
     """Send a whole response."""
-    await _send(status, body, [*headers], send)
+    for message in _messages(status, body, [*headers]):
+        await send(message)
 
 
 def result_answer(
     result: ExecutionResult, host_headers: Iterable[tuple[bytes, bytes]] = ()
-) -> Answer:
-    """Return what sends an execution's answer.
+) -> Messages:
+    """Return an execution's answer.
 
     Args:
         result: The answer.
@@ -96,7 +100,7 @@ def result_answer(
         status = result.error.status_code
         headers.extend(error_headers(result.error.headers))
 
-    return partial(_send, status, result.body, headers)
+    return _messages(status, result.body, headers)
 
 
 async def send_error(send: Send, error: AgentError) -> None:
@@ -109,8 +113,8 @@ async def send_error(send: Send, error: AgentError) -> None:
     )
 
 
-def document_answer(document: Document, *, if_none_match: str | None, vary: str) -> Answer:
-    """Return what sends a document, or 304 when the client has it.
+def document_answer(document: Document, *, if_none_match: str | None, vary: str) -> Messages:
+    """Return a document, or 304 when the client has it.
 
     Args:
         document: What to send.
@@ -129,18 +133,20 @@ def document_answer(document: Document, *, if_none_match: str | None, vary: str)
         headers.append((b"vary", vary.encode("latin-1")))
 
     if if_none_match is not None and document.matches(if_none_match):
-        return partial(_send, 304, b"", headers)
+        return _messages(304, b"", headers)
 
-    return partial(_send, 200, document.body, headers)
+    return _messages(200, document.body, headers)
 
 
-async def _send(status: int, body: bytes, headers: _RawHeaders, send: Send) -> None:
+def _messages(status: int, body: bytes, headers: _RawHeaders) -> Messages:
     # A 304 has no body and no length.
     if status != _NOT_MODIFIED:
         headers.append((b"content-length", b"%d" % len(body)))
 
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return (
+        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    )
 
 
 def _fit(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

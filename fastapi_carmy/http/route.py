@@ -5,7 +5,7 @@ an exception of ours never meets the host's exception handlers.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -41,7 +41,7 @@ class Endpoint(Protocol):
         """Whether this is an agent's, not a part of carmy/1."""
         ...
 
-    async def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Answer:
+    def respond(self, scope: Scope, receive: Receive, guards: Guards) -> Awaitable[Answer]:
         """Return what answers one request, whose method is one of `methods`.
 
         Args:
@@ -122,7 +122,12 @@ class AgentRoute(APIRoute):
             # The edge of a request: whatever was not answered yet is answered here.
             await endpoint.refuse(send, _refusal(error))
         else:
-            await answer(send)
+            if callable(answer):
+                await answer(send)
+                return
+
+            for message in answer:
+                await send(message)
 
 
 def _without_body(send: Send) -> Send:

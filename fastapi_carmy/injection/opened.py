@@ -38,21 +38,24 @@ class _Opened:
     Open and close it in one task. The scope it is given is never changed.
     """
 
-    # Most calls open nothing, and pay nothing for what these stand for.
-    is_open = False
-    """Whether there is anything to close."""
-    background: BackgroundTasks | None = None
-    """Tasks that dependencies or the tool asked for."""
-    response: Response | None = None
-    """What dependencies set headers and cookies on."""
-    headers: Iterable[tuple[bytes, bytes]] = ()
-    """What they set."""
-    context: AgentContext | None = None
-    """The execution's context, once there is one."""
-    caller: Caller | None = None
-    """Who calls; `None` when the host names nobody."""
-    _request: Request | None = None
-    _guard_values: dict[str, Any] | None = None
+    __slots__ = (
+        "_cache",
+        "_guard_values",
+        "_is_asking_caller",
+        "_receive",
+        "_request",
+        "_route_guards",
+        "_scope",
+        "_stacks",
+        "background",
+        "caller",
+        "context",
+        "has_router_guards",
+        "headers",
+        "is_open",
+        "overrides",
+        "response",
+    )
 
     def __init__(
         self, scope: Scope, receive: Receive | None, route_guards: Guards | None = None
@@ -69,10 +72,25 @@ class _Opened:
         self._route_guards = route_guards
         self.has_router_guards = route_guards is not None and route_guards.has_any
         """Whether the route itself depends on anything."""
-        self._cache: dict[Any, Any] = {}
-        self._stacks: list[AsyncExitStack] = []
         self.overrides: Overrides = overrides_in(scope)
         """The application's `dependency_overrides`, as they are for this call."""
+        self.is_open = False
+        """Whether there is anything to close."""
+        self.caller: Caller | None = None
+        """Who calls; `None` when the host names nobody."""
+        self.context: AgentContext | None = None
+        """The execution's context, once there is one."""
+        self.background: BackgroundTasks | None = None
+        """Tasks that dependencies or the tool asked for."""
+        self.response: Response | None = None
+        """What dependencies set headers and cookies on."""
+        self.headers: Iterable[tuple[bytes, bytes]] = ()
+        """What they set."""
+        self._request: Request | None = None
+        self._guard_values: dict[str, Any] | None = None
+        self._is_asking_caller = False
+        self._cache: dict[Any, Any] = {}
+        self._stacks: list[AsyncExitStack] = []
 
     async def resolve_caller(self) -> Caller:
         """Return who calls, for `CurrentCaller`."""
@@ -204,7 +222,7 @@ class _Opened:
 class HttpOpened(_Opened):
     """The dependencies of a call over HTTP."""
 
-    _is_asking_caller = False
+    __slots__ = ()
 
     async def router_guards(self) -> Caller | None:
         """Run what the route itself depends on: the router's, its includes', the application's.
@@ -270,6 +288,8 @@ class HttpOpened(_Opened):
 
 class HostOpened(_Opened):
     """The dependencies of a call that the host makes itself, and vouches for."""
+
+    __slots__ = ("lacks_request",)
 
     def __init__(self, app: object, request: Request | None, caller: Caller) -> None:
         """Prepare; nothing is opened yet.

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 from typing import Any
 from weakref import ref
 
@@ -140,3 +141,27 @@ def test_a_loop_that_ended_is_let_go_of() -> None:
 
     # The last one is forgotten when the next one needs its place.
     assert [loop() is None for loop in loops[:2]] == [True, True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_gives_other_ids_than_its_parent() -> None:
+    agent = AgentRouter()
+
+    @agent.tool(name="work", effect="none")
+    async def work() -> None: ...
+
+    async def ids() -> list[str]:
+        return [(await agent.execute("work", {})).execution_id for _ in range(3)]
+
+    before = anyio.run(ids)
+    reader, writer = os.pipe()
+    child = os.fork()
+
+    if child == 0:
+        os.write(writer, " ".join(anyio.run(ids)).encode())
+        os._exit(0)
+
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 4096).decode().split()
+
+    assert len({*before, *theirs, *anyio.run(ids)}) == 9

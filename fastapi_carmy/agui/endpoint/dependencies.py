@@ -134,6 +134,8 @@ class RouteDependencies:
 class AgentOpened(HttpOpened):
     """A run's dependencies: guards first, then what the agent takes."""
 
+    __slots__ = ()
+
     async def agent_values(self, guards: Guards) -> dict[str, Any]:
         """Open what the agent depends on; it closes before the guards do.
 
