@@ -163,14 +163,7 @@ class Cancellation:
         if self.reason is not None:
             raise Interrupted
 
-        task = self._home
-
-        if task is None:
-            # An execution lives in one task, so it is looked up once.
-            task = self._home = asyncio.current_task(self.loop)
-            assert task is not None
-
-        self.interrupts = task
+        task = self.interrupts = self._home or self._task()
         self._before = task.cancelling()
 
     def end(self) -> None:
@@ -191,8 +184,7 @@ class Cancellation:
             `False` when the task was interrupted by somebody else as well, or only by
             somebody else: then the interruption must go on.
         """
-        task = asyncio.current_task()
-        assert task is not None
+        task = self._task()
 
         if self._sent:
             # The work may have fired the signal itself and returned before any await.
@@ -221,8 +213,7 @@ class Cancellation:
         Each interruption ends one wait, and there may be another one behind it. `overran`
         tells afterwards that this happened.
         """
-        task = asyncio.current_task()
-        assert task is not None
+        task = self._task()
         self.end()
         self._before = task.cancelling()
         self._at_alarm = partial(self._cut, task, seconds)
@@ -260,6 +251,14 @@ class Cancellation:
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
+
+    def _task(self) -> "asyncio.Task[object]":
+        """Return the current task, looked up once: what is cancelled here lives in one."""
+        if self._home is None:
+            self._home = asyncio.current_task(self.loop)
+            assert self._home is not None
+
+        return self._home
 
     def _interrupt(self) -> None:
         if self.interrupts is not None:

@@ -52,8 +52,8 @@ class Call:
 
     def arguments_as_sent(self) -> Mapping[str, object]:
         """Return the arguments before validation; empty when they were left out."""
-        arguments: object = from_json(self.body).get("arguments")
-        return cast("dict[str, object]", arguments) if isinstance(arguments, dict) else {}
+        arguments: Mapping[str, object] | None = from_json(self.body).get("arguments")
+        return arguments if isinstance(arguments, dict) else {}
 
 
 def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
@@ -123,7 +123,7 @@ def fingerprint(call: Call) -> str:
 
     if _PLAIN.issuperset(map(type, sent.values())):
         # Nothing in it that writers of JSON write differently, and the quickest will do.
-        canonical = to_json([call.tool_name, {key: sent[key] for key in sorted(sent)}])
+        canonical = to_json([call.tool_name, dict(sorted(sent.items()))])
     else:
         # How a float is written differs, even between versions; Python's `repr` stays as it is.
         canonical = _CANONICAL.encode([call.tool_name, sent]).encode()

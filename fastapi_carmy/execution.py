@@ -198,11 +198,20 @@ class Execution(ExecutionState):
         cancellation.limit(spec.timeout_seconds or settings.timeout_seconds)
 
         if call.request_id is not None:
-            replayed = await self._reserve(tool)
+            claimed = await reserve(
+                settings.store,
+                call,
+                self.key,
+                self.id,
+                may_repeat=spec.is_repeatable,
+                give_up_seconds=settings.finish_seconds,
+            )
 
-            if replayed is not None:
+            if isinstance(claimed, ExecutionResult):
                 cancellation.end()
-                return tool, replayed
+                return tool, claimed
+
+            self.reservation = claimed
 
         if settings.policies.admits:
             await settings.policies.admit(self.asked)
@@ -224,23 +233,6 @@ class Execution(ExecutionState):
 
         if self.cancellation.reason is not None:
             raise Interrupted
-
-    async def _reserve(self, tool: Tool) -> ExecutionResult | None:
-        """Claim the `request_id`; return the recorded answer if this call was made before."""
-        claimed = await reserve(
-            self.settings.store,
-            self.call,
-            self.key,
-            self.id,
-            may_repeat=tool.spec.is_repeatable,
-            give_up_seconds=self.settings.finish_seconds,
-        )
-
-        if isinstance(claimed, ExecutionResult):
-            return claimed
-
-        self.reservation = claimed
-        return None
 
     async def _close_in_time(self) -> None:
         """Close the dependencies of a call that has its answer; from here on time is limited."""

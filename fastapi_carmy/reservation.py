@@ -28,6 +28,7 @@ __all__ = ("Reservation", "is_request_id", "reserve")
 
 _logger = logging.getLogger(__name__)
 _MAX_ID_BYTES = 256
+_STAYS = "The idempotency store failed; the reservation of execution %s stays."
 
 
 def is_request_id(value: object) -> bool:
@@ -58,9 +59,14 @@ class Reservation:
     async def complete(self, result: ExecutionResult) -> None:
         """Record the answer; every later claim is answered with it."""
         record = Record(self._execution_id, result.status, result.body)
-        recorded = await self._told(
-            self._store.complete(self._key, execution_id=self._execution_id, record=record)
-        )
+
+        try:
+            recorded = await self._store.complete(
+                self._key, execution_id=self._execution_id, record=record
+            )
+        except Exception:
+            _logger.exception(_STAYS, self._execution_id)
+            return
 
         if recorded is False and not await self._is_recorded():
             _logger.warning(
@@ -91,15 +97,11 @@ class Reservation:
         """Say that nobody will ever know how this execution ended."""
         await self._told(self._store.abandon(self._key, execution_id=self._execution_id))
 
-    async def _told(self, answer: Awaitable[bool]) -> bool | None:
+    async def _told(self, answer: Awaitable[bool]) -> None:
         try:
-            return await answer
+            await answer
         except Exception:
-            _logger.exception(
-                "The idempotency store failed; the reservation of execution %s stays.",
-                self._execution_id,
-            )
-            return None
+            _logger.exception(_STAYS, self._execution_id)
 
 
 async def reserve(

@@ -100,7 +100,9 @@ class MemoryStore:
             slot = self._live(key, now)
 
             if slot is None:
-                self._make_room()
+                if len(self._slots) >= self._max_entries:
+                    self._make_room()
+
                 self._slots[key] = _Slot(execution_id, fingerprint, self._wall_clock())
                 return _ACQUIRED
 
@@ -187,9 +189,6 @@ class MemoryStore:
             self._drop(oldest)
 
     def _make_room(self) -> None:
-        if len(self._slots) < self._max_entries:
-            return
-
         least_used = next(iter(self._by_use), None)
         if least_used is None:
             raise IdempotencyCapacityError(self._max_entries)
