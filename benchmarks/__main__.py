@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from benchmarks import calls
 from benchmarks.calls import Call, check
 from benchmarks.environments import python_of, run_module
-from benchmarks.load import put_load
+from benchmarks.load import put_load, put_steady_load
 from benchmarks.page import write_page
 from benchmarks.servers import served
 
@@ -139,7 +139,8 @@ def _under_load(
             print(f"{connections} connections, round {number + 1} …", flush=True)
 
             for name, (port, call) in asked.items():
-                outcome = put_load(port, call, connections=connections, seconds=options.seconds)
+                put = put_steady_load if p99 else put_load
+                outcome = put(port, call, connections=connections, seconds=options.seconds)
                 figures[name].append(outcome.p99_seconds if p99 else outcome.rate)
 
         for port, call in asked.values():
