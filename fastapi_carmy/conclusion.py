@@ -26,7 +26,7 @@ _Settle = Callable[[], Awaitable[None]]
 
 def started_at(state: ExecutionState) -> str:
     """Return when the execution began, RFC 3339 in UTC."""
-    moment = datetime.fromtimestamp(state.started_at, UTC)
+    moment = datetime.fromtimestamp(time.time() - (time.monotonic() - state.started), UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

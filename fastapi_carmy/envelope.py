@@ -68,7 +68,10 @@ def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
 
     Source: carmy/1, section 2.1.
     """
-    tool = find(_hint(body))
+    # Most clients name the tool first, which is quicker to see than to search for.
+    parts = body.split(b'"', 4)
+    is_first = len(parts) > _NAMED_FIRST and parts[1] == b"tool" and parts[2].strip() == b":"
+    tool = find(parts[3].decode("ascii", "replace") if is_first else _hint(body))
     invalid: Exception | None = None
 
     if tool is not None:
@@ -168,12 +171,6 @@ def strict_json(body: bytes) -> object:
 
 def _hint(body: bytes) -> str:
     """Return what is most likely the tool's name; validation tells."""
-    # Most clients name the tool first, which is quicker to see than to search for.
-    parts = body.split(b'"', 4)
-
-    if len(parts) > _NAMED_FIRST and parts[1] == b"tool" and parts[2].strip() == b":":
-        return parts[3].decode("ascii", "replace")
-
     hint = _TOOL_HINT.search(body)
     return "" if hint is None else hint[1].decode()
 

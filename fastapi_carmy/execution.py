@@ -72,7 +72,6 @@ class Execution(ExecutionState):
         """
         self.call = call
         self.started = time.monotonic()
-        self.started_at = time.time()
         tool, settings, cancellation = call.tool, self.settings, self.cancellation
 
         try:
@@ -474,7 +473,9 @@ class Execution(ExecutionState):
 
     def _finish(self) -> None:
         if self.turn is not None:
-            give_turn(self)
+            # As `give_turn`, without asking once more.
+            self.turn.give()
+            self.turn = None
 
         self.cancellation.close()
         self.home.leave(self)

@@ -57,7 +57,6 @@ class ExecutionState:
         "reservation",
         "settings",
         "started",
-        "started_at",
         "thread",
         "tool_started",
         "turn",
@@ -67,8 +66,6 @@ class ExecutionState:
     """The decoded request, once it is run."""
     started: float
     """When it was run, by `time.monotonic`."""
-    started_at: float
-    """The same, by `time.time`."""
 
     def __init__(
         self,

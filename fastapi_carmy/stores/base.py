@@ -33,9 +33,8 @@ class Key(NamedTuple):
     """1 to 256 bytes of UTF-8, as the caller chose it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The answer of a finished execution."""
+class Record(NamedTuple):
+    """The answer of a finished execution; a tuple, because it is made for each of them."""
 
     execution_id: str
     """The execution that gave it."""

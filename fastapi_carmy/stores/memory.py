@@ -1,5 +1,6 @@
 """A store in this process's memory."""
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -79,6 +80,8 @@ class MemoryStore:
         # The lifetime is one for all, so the order of finishing is the order of expiring.
         self._by_expiry: OrderedDict[Key, float] = OrderedDict()
         self._by_use: OrderedDict[Key, None] = OrderedDict()
+        # No slot expires before that; one that went earlier may leave it too low.
+        self._expires_next = math.inf
         # Nothing here awaits, so tasks of one loop cannot interleave. The lock is for loops in
         # several threads, which a TestClient without `with` has. It guards constant work, so
         # nobody waits long enough to notice. Reentrant, because the garbage collector can
@@ -96,7 +99,10 @@ class MemoryStore:
         """See `IdempotencyStore.reserve`."""
         with self._lock:
             now = self._clock()
-            self._drop_expired(now)
+
+            if now >= self._expires_next:
+                self._drop_expired(now)
+
             slot = self._live(key, now)
 
             if slot is None:
@@ -131,10 +137,15 @@ class MemoryStore:
                 return False
 
             now = self._clock()
-            self._make_room_for(len(record.body), now)
+            self._bytes += len(record.body)
+
+            if self._bytes > self._max_bytes:
+                self._make_room_for_bytes(now)
+
             slot.record = record
-            self._by_expiry[key] = now + self._ttl_seconds
             self._by_use[key] = None
+            self._by_expiry[key] = expires = now + self._ttl_seconds
+            self._expires_next = min(self._expires_next, expires)
             return True
 
     async def release(self, key: Key, *, execution_id: str) -> bool:
@@ -183,7 +194,9 @@ class MemoryStore:
     def _drop_expired(self, now: float) -> None:
         for _ in range(_DROPPED_AT_ONCE):
             oldest = next(iter(self._by_expiry), None)
-            if oldest is None or self._by_expiry[oldest] > now:
+            self._expires_next = math.inf if oldest is None else self._by_expiry[oldest]
+
+            if oldest is None or self._expires_next > now:
                 return
 
             self._drop(oldest)
@@ -195,9 +208,7 @@ class MemoryStore:
 
         self._drop(least_used)
 
-    def _make_room_for(self, size: int, now: float) -> None:
-        self._bytes += size
-
+    def _make_room_for_bytes(self, now: float) -> None:
         while self._bytes > self._max_bytes and self._by_use:
             oldest = next(iter(self._by_expiry))
             has_expired = self._by_expiry[oldest] <= now
