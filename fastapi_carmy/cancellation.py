@@ -84,6 +84,7 @@ class Cancellation:
         "_alarm_at",
         "_at_alarm",
         "_before",
+        "_cut_seconds",
         "_home",
         "_sent",
         "_waiting",
@@ -112,6 +113,7 @@ class Cancellation:
         """How many ticks are to come before it looks after itself."""
         self._home: asyncio.Task[object] | None = None
         self._before = 0
+        self._cut_seconds = 0.0
         self._sent = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -216,7 +218,8 @@ class Cancellation:
         task = self._task()
         self.end()
         self._before = task.cancelling()
-        self._at_alarm = partial(self._cut, task, seconds)
+        self._cut_seconds = seconds
+        self._at_alarm = self._cut
         self._alarm_at = self.loop.time() + seconds
 
         if not self.ticks_left or seconds <= _QUICK_SECONDS:
@@ -265,11 +268,11 @@ class Cancellation:
             self._sent += 1
             self.interrupts.cancel()
 
-    def _cut(self, task: "asyncio.Task[object]", seconds: float) -> None:
+    def _cut(self) -> None:
         self.overran = True
         self._sent += 1
-        task.cancel()
-        self._alarm = self.loop.call_later(seconds, self._cut, task, seconds)
+        self._task().cancel()
+        self._alarm = self.loop.call_later(self._cut_seconds, self._cut)
 
     def _at_deadline(self) -> None:
         self.fire(CancelReason.DEADLINE)

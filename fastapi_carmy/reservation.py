@@ -36,6 +36,9 @@ def is_request_id(value: object) -> bool:
     if not isinstance(value, str) or not value or len(value) > _MAX_ID_BYTES:
         return False
 
+    if value.isascii():
+        return True
+
     try:
         return len(value.encode()) <= _MAX_ID_BYTES
     except UnicodeEncodeError:
