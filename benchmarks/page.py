@@ -137,7 +137,7 @@ The same call without sockets, layer by layer, as parts of what a plain FastAPI 
 {layers}
 
 An `AgentRouter` remembers where FastAPI found its routes, so it pays the third line once; the others it pays on every call, as every endpoint does, and nothing served by a FastAPI application can be quicker than that.
-Of the last layer, somewhat more than a quarter goes into reading the request (head, body, envelope, arguments), as much into the tool itself, its result and the answer, and less than a half into what is promised around them: identity, policies, the tool's turn, its deadline, the watch for a hang-up, and a state for each way in which a call can end.
+Of the last layer, somewhat more than a quarter goes into reading the request (head, body, envelope, arguments), more than a third into the tool itself, its result and the answer, and the rest, as much again, into what is promised around them: identity, policies, the tool's turn, its deadline, the watch for a hang-up, and a state for each way in which a call can end.
 A plain endpoint promises none of that; its time goes into FastAPI's solver and response pipeline, which a tool without injected parameters needs not.
 Over sockets, the server's own work comes on top, the same for all: the nearer a contender is to the bare function, the less of its time is its own.
 Dependencies that are async functions of headers and of each other are called in the solver's order without it; all others go through FastAPI's own solver, so that they mean exactly what they mean in an endpoint.
