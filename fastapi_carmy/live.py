@@ -67,7 +67,8 @@ class Live:
     def _tick(self) -> None:
         new: list[Execution] = []
 
-        for execution in reversed(self.executions):
+        # A copy, because one that is collected as garbage leaves at any moment.
+        for execution in reversed(tuple(self.executions)):
             if not execution.cancellation.ticks_left:
                 # Those before it came earlier.
                 break
