@@ -34,7 +34,7 @@ class Live:
         self.is_ticking = False
         """Whether those with `ticks_left` are called."""
         self._loop = loop
-        self._idle: Latch | None = None
+        self._idle: list[Latch] = []
 
     @property
     def is_over(self) -> bool:
@@ -50,24 +50,27 @@ class Live:
         """Forget an execution; harmless when repeated, and from any thread."""
         self.executions.pop(execution, None)
 
-        idle = self._idle
-
-        if idle is not None and not self.executions:
-            self._idle = None
-            idle.set()
+        if self._idle and not self.executions:
+            for latch in tuple(self._idle):
+                latch.set()
 
     async def emptied(self) -> None:
         """Return once nothing lives here; works in any loop."""
-        idle = self._idle = self._idle or Latch()
+        idle = Latch()
+        self._idle.append(idle)
 
-        # Looked at after the latch is known, so that nobody who leaves goes unnoticed.
-        if self.executions:
-            await idle.wait()
+        try:
+            # Looked at after the latch is known, so that nobody who leaves goes unnoticed.
+            if self.executions:
+                await idle.wait()
+        finally:
+            self._idle.remove(idle)
 
     def _tick(self) -> None:
         new: list[Execution] = []
+        self.is_ticking = False
 
-        # A copy, because one that is collected as garbage leaves at any moment.
+        # A copy: whatever thread a forgotten one is collected in, it may leave meanwhile.
         for execution in reversed(tuple(self.executions)):
             if not execution.cancellation.ticks_left:
                 # Those before it came earlier.
@@ -75,14 +78,13 @@ class Live:
 
             new.append(execution)
 
+        if new:
+            # First of all, so that nothing that is raised below ends the ticking.
+            self.start_ticking()
+
         for execution in new:
             try:
                 execution.cancellation.tick()
             except Exception:
                 # The others keep their deadlines.
                 _logger.exception("Execution %s could not be watched.", execution.id)
-
-        self.is_ticking = bool(new)
-
-        if new:
-            self._loop.call_later(TICK_SECONDS, self._tick)
