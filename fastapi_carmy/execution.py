@@ -128,13 +128,18 @@ class Execution(ExecutionState):
             What is to be raised: `error`, or `CANCELLED` for an interruption of our own.
 
         Raises:
-            Exception: What a teardown raises.
+            BaseException: What a teardown raises.
         """
-        self.cancellation.end()
+        cancellation = self.cancellation
+        cancellation.end()
 
         try:
-            if isinstance(error, Interrupted) and await self.cancellation.settle():
-                error = cancelled()
+            # A guard may have made an error of its own of our interruption.
+            if isinstance(error, Interrupted) or cancellation.is_cancelled:
+                is_ours = await cancellation.settle()
+
+                if is_ours and isinstance(error, Interrupted):
+                    error = cancelled()
 
             await self.opened.aclose(error if isinstance(error, Exception) else cancelled())
         finally:
@@ -374,7 +379,16 @@ class Execution(ExecutionState):
     async def _conclude_refusal(self, refusal: AgentError) -> None:
         if self.settings.audit:
             status = status_of(refusal)
-            await audit(self, status, refusal, replayed=False)
+
+            try:
+                await audit(self, status, refusal, replayed=False)
+            except Interrupted:
+                if not await self.cancellation.settle():
+                    raise
+
+                _logger.error(  # noqa: TRY400 - the traceback of a time limit says nothing
+                    "Auditing execution %s took too long and was given up.", self.id
+                )
 
     async def _conclude(
         self, result: ExecutionResult, settle: Callable[[], Awaitable[None]] | None = None

@@ -21,6 +21,7 @@ class Runtime:
         """Serve executions under `settings`; binds nothing to a loop."""
         self.settings = settings
         self._lives: dict[Loop, Live] = {}
+        self._stops = 0
 
     @property
     def live(self) -> int:
@@ -57,13 +58,16 @@ class Runtime:
         if not live.is_ticking:
             live.start_ticking()
 
+        if self._stops:
+            cancellation.fire(CancelReason.STOP)
+
         return execution
 
     async def stop(self, seconds: float) -> bool:
         """Tell everything that lives to stop, and wait until it has left.
 
-        What does not leave in time is left behind: its `request_id` is settled as if the
-        process had ended.
+        What begins meanwhile is told at once. What does not leave in time is left behind: its
+        `request_id` is settled as if the process had ended.
 
         Args:
             seconds: How long to wait at most.
@@ -71,20 +75,26 @@ class Runtime:
         Returns:
             Whether all of it left in time.
         """
-        for execution in self._executions():
-            # It may live in another loop, or in one that was closed.
-            with suppress(RuntimeError):
-                execution.cancellation.fire_threadsafe(CancelReason.STOP)
+        self._stops += 1
 
-        with anyio.move_on_after(seconds):
-            for live in tuple(self._lives.values()):
-                await live.emptied()
+        try:
+            for execution in self._executions():
+                # It may live in another loop, or in one that was closed.
+                with suppress(RuntimeError):
+                    execution.cancellation.fire_threadsafe(CancelReason.STOP)
 
-        left_behind = self._executions()
+            with anyio.move_on_after(seconds):
+                while self.live:
+                    for live in tuple(self._lives.values()):
+                        await live.emptied()
 
-        with anyio.move_on_after(seconds):
-            for execution in left_behind:
-                await execution.leave_behind()
+            left_behind = self._executions()
+
+            with anyio.move_on_after(seconds):
+                for execution in left_behind:
+                    await execution.leave_behind()
+        finally:
+            self._stops -= 1
 
         return not self.live
 

@@ -98,6 +98,22 @@ async def test_a_sink_that_hangs_does_not_hold_the_answer(request_id: str | None
     assert result["data"] == 1
 
 
+@pytest.mark.spec("carmy/1 6")
+async def test_a_sink_that_hangs_does_not_hold_a_refusal() -> None:
+    def refuse() -> None:
+        raise HTTPException(403)
+
+    agent = AgentRouter(audit=[HungSink()], finish_seconds=0.05)
+
+    @agent.tool(effect="read", dependencies=[Depends(refuse)])
+    async def guarded() -> None: ...
+
+    with anyio.fail_after(5):
+        result = await answer(app_of(agent), "guarded")
+
+    assert result["error"]["category"] == "permission"
+
+
 @pytest.mark.spec("carmy/1 4.2")
 async def test_a_store_that_hangs_while_recording_does_not_hold_the_answer() -> None:
     store = HungStore("complete")

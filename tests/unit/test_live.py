@@ -9,6 +9,7 @@ from weakref import ref
 
 import anyio
 import pytest
+from fastapi import Depends, HTTPException
 from starlette.types import Message, Scope
 
 from fastapi_carmy import AgentRouter
@@ -122,6 +123,94 @@ async def test_a_call_that_cannot_be_watched_leaves_the_others_their_deadlines(
     assert b'"TIMEOUT"' in first.body
     assert b'"TIMEOUT"' in second.body
     assert "could not be watched" in caplog.text
+
+
+def test_calls_keep_their_deadlines_in_a_loop_that_was_interrupted_and_goes_on() -> None:
+    app = app_of(working(anyio.Event()))
+    first, second = Client(), Client()
+    loop = asyncio.new_event_loop()
+    refused: list[Any] = []
+
+    def interrupt_once(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+        if not refused:
+            refused.append(work)
+            raise KeyboardInterrupt
+
+        return asyncio.Task(work, loop=loop, **options)
+
+    tasks = [loop.create_task(app(request(), first.receive, first.send))]
+    loop.set_task_factory(interrupt_once)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(tasks[0])
+
+    tasks.append(loop.create_task(app(request(), second.receive, second.send)))
+    loop.run_until_complete(asyncio.wait(tasks, timeout=5))
+    loop.close()
+    refused[0].close()
+
+    assert b'"TIMEOUT"' in first.body
+    assert b'"TIMEOUT"' in second.body
+
+
+async def test_what_begins_while_the_router_stops_is_told_to_stop_as_well() -> None:
+    agent = AgentRouter(stop_seconds=5)
+    is_told, may_leave = anyio.Event(), anyio.Event()
+    statuses: list[str] = []
+
+    @agent.tool(name="work", effect="none", parallel_safe=True)
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            is_told.set()
+            await may_leave.wait()
+
+    async def call() -> None:
+        statuses.append((await agent.execute("work", {})).status)
+
+    with anyio.fail_after(4):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(agent.aclose)
+            await is_told.wait()
+            await call()
+            may_leave.set()
+
+    assert statuses == ["cancelled", "cancelled"]
+
+
+async def test_a_guard_that_makes_its_own_error_of_a_stop_leaves_no_interruption_behind() -> None:
+    is_waiting = anyio.Event()
+
+    async def guard() -> None:
+        is_waiting.set()
+
+        try:
+            await anyio.sleep_forever()
+        except BaseException as error:
+            raise HTTPException(503) from error
+
+    agent = AgentRouter(dependencies=[Depends(guard)])
+
+    @agent.tool(name="work", effect="none")
+    async def work() -> None: ...
+
+    client = Client()
+
+    async def call() -> int:
+        await app_of(agent)(request(), client.receive, client.send)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    with anyio.fail_after(5):
+        task = asyncio.create_task(call())
+        await is_waiting.wait()
+        await agent.aclose()
+
+        assert await task == 0
 
 
 def test_a_loop_that_ended_is_let_go_of() -> None:
