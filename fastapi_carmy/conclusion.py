@@ -15,10 +15,10 @@ from fastapi_carmy.audit import ExecutionRecord, audit_all
 from fastapi_carmy.cancellation import Interrupted
 from fastapi_carmy.errors import AgentError
 from fastapi_carmy.events import ExecutionCompleted, ToolCompleted
-from fastapi_carmy.result import ExecutionResult, ExecutionStatus
+from fastapi_carmy.result import ExecutionResult, ExecutionStatus, status_of
 from fastapi_carmy.state import ExecutionState
 
-__all__ = ("audit", "audit_unheard", "conclude", "see_through", "started_at")
+__all__ = ("audit_refusal", "audit_unheard", "conclude", "see_through", "started_at")
 
 _logger = logging.getLogger(__name__)
 _Settle = Callable[[], Awaitable[None]]
@@ -56,7 +56,7 @@ async def conclude(
             is_settled = True
 
         if state.settings.audit:
-            await audit(state, result.status, result.error, replayed=result.replayed)
+            await _audit(state, result.status, result.error, replayed=result.replayed)
     except Interrupted:
         if not await state.cancellation.settle():
             if settle is not None and not is_settled:
@@ -65,10 +65,7 @@ async def conclude(
 
             raise
 
-        what = "Auditing" if is_settled else "Recording"
-        _logger.error(  # noqa: TRY400 - the traceback of a time limit says nothing
-            "%s execution %s took too long and was given up.", what, state.id
-        )
+        _log_cut("Auditing" if is_settled else "Recording", state)
 
     if state.report is not None:
         state.report(ExecutionCompleted(result))
@@ -89,6 +86,24 @@ async def see_through(state: ExecutionState, work: _Settle) -> None:
         raise
 
 
+async def audit_refusal(state: ExecutionState, refusal: AgentError) -> None:
+    """Audit an execution that the tool's own guards refused.
+
+    Raises:
+        Interrupted: If the task is interrupted by somebody else.
+    """
+    if not state.settings.audit:
+        return
+
+    try:
+        await _audit(state, status_of(refusal), refusal, replayed=False)
+    except Interrupted:
+        if not await state.cancellation.settle():
+            raise
+
+        _log_cut("Auditing", state)
+
+
 async def audit_unheard(
     state: ExecutionState,
     status: ExecutionStatus,
@@ -98,10 +113,10 @@ async def audit_unheard(
 ) -> None:
     """Audit an execution whose answer nobody takes."""
     if state.settings.audit:
-        await _shielded(state, partial(audit, state, status, error, replayed=replayed))
+        await _shielded(state, partial(_audit, state, status, error, replayed=replayed))
 
 
-async def audit(
+async def _audit(
     state: ExecutionState, status: ExecutionStatus, error: AgentError | None, *, replayed: bool
 ) -> None:
     """Give every sink one record of this call."""
@@ -122,6 +137,11 @@ async def audit(
             replayed=replayed,
         ),
     )
+
+
+def _log_cut(what: str, state: ExecutionState) -> None:
+    # Without the traceback: that of a time limit says nothing.
+    _logger.error("%s execution %s took too long and was given up.", what, state.id)
 
 
 async def _shielded(state: ExecutionState, work: _Settle) -> None:

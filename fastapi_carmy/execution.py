@@ -19,13 +19,19 @@ from anyio import CancelScope
 from pydantic import ValidationError
 
 from fastapi_carmy.cancellation import CancelReason, Interrupted, NoThreadError
-from fastapi_carmy.conclusion import audit, audit_unheard, conclude, see_through, started_at
+from fastapi_carmy.conclusion import (
+    audit_refusal,
+    audit_unheard,
+    conclude,
+    see_through,
+    started_at,
+)
 from fastapi_carmy.envelope import Call
 from fastapi_carmy.errors import AgentError, HostError
 from fastapi_carmy.events import ExecutionStarted
 from fastapi_carmy.next_actions import next_actions
 from fastapi_carmy.reservation import is_request_id, reserve
-from fastapi_carmy.result import ExecutionResult, status_of
+from fastapi_carmy.result import ExecutionResult
 from fastapi_carmy.runtime_errors import (
     busy,
     cancelled,
@@ -134,12 +140,11 @@ class Execution(ExecutionState):
         cancellation.end()
 
         try:
-            # A guard may have made an error of its own of our interruption.
-            if isinstance(error, Interrupted) or cancellation.is_cancelled:
-                is_ours = await cancellation.settle()
+            # Always: a guard may have made an error of its own of our interruption.
+            is_ours = await cancellation.settle()
 
-                if is_ours and isinstance(error, Interrupted):
-                    error = cancelled()
+            if is_ours and isinstance(error, Interrupted):
+                error = cancelled()
 
             await self.opened.aclose(error if isinstance(error, Exception) else cancelled())
         finally:
@@ -262,7 +267,7 @@ class Execution(ExecutionState):
             refusal = await self._stop(error)
             self.cancellation.limit_finish(self.settings.finish_seconds)
             refusal = await self._close_after(error, refusal)
-            await self._conclude_refusal(refusal)
+            await audit_refusal(self, refusal)
             raise refusal from None
 
     async def _fail(self, raised: BaseException) -> ExecutionResult:
@@ -375,20 +380,6 @@ class Execution(ExecutionState):
             return await self._conclude(result, reservation.release)
 
         return await self._conclude(result, partial(reservation.complete, result))
-
-    async def _conclude_refusal(self, refusal: AgentError) -> None:
-        if self.settings.audit:
-            status = status_of(refusal)
-
-            try:
-                await audit(self, status, refusal, replayed=False)
-            except Interrupted:
-                if not await self.cancellation.settle():
-                    raise
-
-                _logger.error(  # noqa: TRY400 - the traceback of a time limit says nothing
-                    "Auditing execution %s took too long and was given up.", self.id
-                )
 
     async def _conclude(
         self, result: ExecutionResult, settle: Callable[[], Awaitable[None]] | None = None

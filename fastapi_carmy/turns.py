@@ -15,8 +15,7 @@ class Turn:
     """Given to one execution at a time, first come, first served.
 
     Each successful `take` or `take_nowait` is followed by exactly one `give`, from whichever
-    task, thread or event loop: the thread of a sync tool that outlives its deadline gives
-    the turn back itself, even when its loop is gone by then.
+    task, thread or event loop, even when the one that took it is gone by then.
 
     It is a token that one at a time has. Taking from a list and adding to it is atomic. A
     turn is given by putting the token back and then looking who waits; one waits by queueing

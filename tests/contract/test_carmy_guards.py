@@ -1,9 +1,11 @@
 """Guards: who gets as far as an execution. Source: carmy/1, sections 1, 3 and 4.1."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from typing import Annotated
 
+import anyio
 import pytest
 from fastapi import (
     APIRouter,
@@ -18,13 +20,13 @@ from fastapi import (
 )
 from fastapi.security import HTTPBearer
 from fastapi.testclient import TestClient
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
 from fastapi_carmy import AgentError, AgentRouter, Caller, CurrentCaller
 from fastapi_carmy.errors import ToolError
 from fastapi_carmy.http.request import Inbox
 from fastapi_carmy.injection import solver
-from tests.support.asgi import connect
+from tests.support.asgi import connect, execute
 from tests.support.calls import app_of, caller_from_headers, code, post
 
 JSON = {"Content-Type": "application/json"}
@@ -435,3 +437,40 @@ async def test_nobody_reads_on_after_the_body_was_too_long() -> None:
         await inbox.receive()
 
     assert received == ["part", "part"]
+
+
+@pytest.mark.spec("carmy/1 4.3")
+async def test_a_guard_that_makes_its_own_error_of_a_stop_leaves_no_interruption_behind() -> None:
+    is_waiting = anyio.Event()
+
+    async def guard() -> None:
+        is_waiting.set()
+
+        try:
+            await anyio.sleep_forever()
+        except BaseException as error:
+            raise HTTPException(503) from error
+
+    agent = AgentRouter(dependencies=[Depends(guard)])
+
+    @agent.tool(effect="none")
+    async def work() -> None: ...
+
+    app = app_of(agent)
+    left: list[int] = []
+
+    async def host(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, send)
+        task = asyncio.current_task()
+        assert task is not None
+        left.append(task.cancelling())
+
+    async with execute(host, "work") as exchange:
+        with anyio.fail_after(5):
+            await is_waiting.wait()
+            await agent.aclose()
+            await exchange.read()
+            await exchange.finished.wait()
+
+    assert exchange.status == 503
+    assert left == [0]

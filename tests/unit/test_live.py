@@ -1,4 +1,4 @@
-"""What lives in a loop: who is looked at while it takes its time, and what is let go of."""
+"""What lives in a loop: who is looked at while it takes its time, told to stop, let go of."""
 
 import asyncio
 import gc
@@ -9,7 +9,6 @@ from weakref import ref
 
 import anyio
 import pytest
-from fastapi import Depends, HTTPException
 from starlette.types import Message, Scope
 
 from fastapi_carmy import AgentRouter
@@ -49,6 +48,21 @@ class Client:
 
     async def send(self, message: Message) -> None:
         self.body += message.get("body", b"")
+
+
+class OneRefusal:
+    """Makes a loop's tasks, but for the first, for which it raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.refused: list[Any] = []
+        self._error = error
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+        if not self.refused:
+            self.refused.append(work)
+            raise self._error
+
+        return asyncio.Task(work, loop=loop, **options)
 
 
 def request() -> Scope:
@@ -102,24 +116,17 @@ async def test_a_call_that_cannot_be_watched_leaves_the_others_their_deadlines(
     app = app_of(working(anyio.Event()))
     first, second = Client(), Client()
     loop = asyncio.get_running_loop()
-    refused: list[Any] = []
-
-    def refuse_once(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
-        if not refused:
-            refused.append(work)
-            raise RuntimeError("no task")
-
-        return asyncio.Task(work, loop=loop, **options)
+    factory = OneRefusal(RuntimeError("no task"))
 
     with anyio.fail_after(5), caplog.at_level(logging.ERROR):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(app, request(), first.receive, first.send)
             tasks.start_soon(app, request(), second.receive, second.send)
             await anyio.wait_all_tasks_blocked()
-            loop.set_task_factory(refuse_once)
+            loop.set_task_factory(factory)
 
     loop.set_task_factory(None)
-    refused[0].close()
+    factory.refused[0].close()
     assert b'"TIMEOUT"' in first.body
     assert b'"TIMEOUT"' in second.body
     assert "could not be watched" in caplog.text
@@ -129,17 +136,9 @@ def test_calls_keep_their_deadlines_in_a_loop_that_was_interrupted_and_goes_on()
     app = app_of(working(anyio.Event()))
     first, second = Client(), Client()
     loop = asyncio.new_event_loop()
-    refused: list[Any] = []
-
-    def interrupt_once(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
-        if not refused:
-            refused.append(work)
-            raise KeyboardInterrupt
-
-        return asyncio.Task(work, loop=loop, **options)
-
+    factory = OneRefusal(KeyboardInterrupt())
     tasks = [loop.create_task(app(request(), first.receive, first.send))]
-    loop.set_task_factory(interrupt_once)
+    loop.set_task_factory(factory)
 
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(tasks[0])
@@ -147,7 +146,7 @@ def test_calls_keep_their_deadlines_in_a_loop_that_was_interrupted_and_goes_on()
     tasks.append(loop.create_task(app(request(), second.receive, second.send)))
     loop.run_until_complete(asyncio.wait(tasks, timeout=5))
     loop.close()
-    refused[0].close()
+    factory.refused[0].close()
 
     assert b'"TIMEOUT"' in first.body
     assert b'"TIMEOUT"' in second.body
@@ -179,38 +178,6 @@ async def test_what_begins_while_the_router_stops_is_told_to_stop_as_well() -> N
             may_leave.set()
 
     assert statuses == ["cancelled", "cancelled"]
-
-
-async def test_a_guard_that_makes_its_own_error_of_a_stop_leaves_no_interruption_behind() -> None:
-    is_waiting = anyio.Event()
-
-    async def guard() -> None:
-        is_waiting.set()
-
-        try:
-            await anyio.sleep_forever()
-        except BaseException as error:
-            raise HTTPException(503) from error
-
-    agent = AgentRouter(dependencies=[Depends(guard)])
-
-    @agent.tool(name="work", effect="none")
-    async def work() -> None: ...
-
-    client = Client()
-
-    async def call() -> int:
-        await app_of(agent)(request(), client.receive, client.send)
-        task = asyncio.current_task()
-        assert task is not None
-        return task.cancelling()
-
-    with anyio.fail_after(5):
-        task = asyncio.create_task(call())
-        await is_waiting.wait()
-        await agent.aclose()
-
-        assert await task == 0
 
 
 def test_a_loop_that_ended_is_let_go_of() -> None:
