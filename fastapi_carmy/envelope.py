@@ -52,7 +52,9 @@ class Call:
 
     def arguments_as_sent(self) -> Mapping[str, object]:
         """Return the arguments before validation; empty when they were left out."""
-        arguments: Mapping[str, object] | None = from_json(self.body).get("arguments")
+        # Keys come again, values seldom do.
+        sent = from_json(self.body, cache_strings="keys")
+        arguments: Mapping[str, object] | None = sent.get("arguments")
         return arguments if isinstance(arguments, dict) else {}
 
 
@@ -76,7 +78,8 @@ def decode(body: bytes, find: Callable[[str], Tool | None]) -> Call:
 
     if tool is not None:
         try:
-            envelope = tool.input.validate_json(body)
+            validate = tool.input.validate_json
+            envelope = validate(body)
         except Exception as error:  # noqa: BLE001
             # A validator of the tool's may raise anything; the runtime tells it in its turn.
             invalid = error

@@ -130,8 +130,8 @@ class Tool:
     input: Input
     output: Output
     kind: ToolKind
-    call: Callable[[dict[str, object]], Any]
-    """Calls the function with values by parameter name: arguments and injected ones."""
+    call: Callable[..., Any]
+    """Calls the function with everything by name: arguments, and what is injected."""
     plan: object
     """How its dependencies are solved; belongs to `injection`."""
     has_guards: bool = False

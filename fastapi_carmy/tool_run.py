@@ -64,9 +64,10 @@ async def perform(state: ExecutionState, tool: Tool) -> object:
     state.phase = _RUNNING
 
     if tool.kind is _ASYNC:
-        value: object = await tool.call(values)
+        call = tool.call
+        value: object = await call(**values)
     else:
-        value = await _run_otherwise(state, tool, partial(tool.call, values))
+        value = await _run_otherwise(state, tool, partial(tool.call, **values))
 
     cancellation.end()
 

@@ -5,8 +5,9 @@ what it passes down. For a path without parameters the answer is always the same
 is asked once. Wherever FastAPI keeps its notes in another way, nothing is remembered.
 """
 
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from fastapi import APIRouter
@@ -22,11 +23,15 @@ __all__ = ("RememberingRouter",)
 _MAX_REMEMBERED = 64
 """A router has few routes, and is included in few places."""
 
+# Looked up in its enum each time that it is named.
+_FULL = Match.FULL
+
 _FOUND = "fastapi_carmy_found"
 """Where `matches` leaves its answer for `handle`, among the notes of FastAPI."""
 
 
-class _Found(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Found:
     """One of our routes, as FastAPI found it. It does not keep the application alive."""
 
     route: AgentRoute
@@ -69,7 +74,7 @@ class RememberingRouter(APIRouter):
 
         # For `handle`, which comes next.
         notes[_FOUND] = found
-        return Match.FULL, {}
+        return _FULL, {}
 
     def handle(self, scope: Scope, receive: Receive, send: Send) -> Any:
         """Return what hands the request to the route that is meant: a coroutine."""

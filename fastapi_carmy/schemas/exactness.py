@@ -34,15 +34,16 @@ def exactness_of(adapter: TypeAdapter[Any]) -> Callable[[object], bool] | None:
     if types is None or not 0 < prod(map(len, types.values())) <= _MAX_SHAPES:
         return None
 
-    model, names = schema["cls"], [*types]
-    allowed = frozenset(product(*types.values()))
+    model = schema["cls"]
+    # The fields' names, in their order, and then their types.
+    allowed = frozenset((*types, *shape) for shape in product(*types.values()))
 
     def is_exact(value: object) -> bool:
         if type(value) is not model:
             return False
 
         held = value.__dict__
-        return [*held] == names and (*map(type, held.values()),) in allowed
+        return (*held, *map(type, held.values())) in allowed
 
     return is_exact
 

@@ -60,17 +60,19 @@ class JsonOutput:
     def dump(self, value: object) -> bytes:
         """Return `value` as JSON bytes. See `Output.dump`."""
         try:
-            if self._is_exact is not None and self._is_exact(value):
+            is_exact, serialize = self._is_exact, self._serialize
+
+            if is_exact is not None and is_exact(value):
                 # Validated when it was made; being strict would take longer than the rest.
                 checked: object = value
-                data: bytes = self._serialize(value, by_alias=True)
+                data: bytes = serialize(value, by_alias=True)
             else:
                 if isinstance(value, Iterator):
                     # It can be looked at only once.
                     value = list(cast("Iterator[object]", value))
 
                 checked = self._validate(value, from_attributes=True)
-                data = self._serialize(checked, by_alias=True, warnings="error")
+                data = serialize(checked, by_alias=True, warnings="error")
         except Exception as error:  # noqa: BLE001
             # Validators and serialisers of users raise what they like, and say what they
             # like: none of it is told, for it may hold what is in the result.

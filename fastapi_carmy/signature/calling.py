@@ -83,10 +83,8 @@ def _item_type(tool: str, returns: Any) -> Any:
     return arguments[0] if arguments else Any
 
 
-def calling_by_name(
-    call: _Call, parameters: tuple[ReadParameter, ...], *, exact: bool
-) -> Callable[[dict[str, object]], Any]:
-    """Return what calls a function with values by parameter name.
+def calling_by_name(call: _Call, parameters: tuple[ReadParameter, ...], *, exact: bool) -> _Call:
+    """Return what calls a function, whatever its parameters, with every value by name.
 
     Args:
         call: The function.
@@ -99,9 +97,9 @@ def calling_by_name(
     named = tuple(read.name for read in parameters if read.name not in positional)
 
     if not positional and exact:
-        return lambda values: call(**values)
+        return call
 
-    def call_by_name(values: dict[str, object]) -> Any:
+    def call_by_name(**values: object) -> Any:
         given = [values[name] for name in positional]
         return call(*given, **{name: values[name] for name in named})
 

@@ -86,7 +86,7 @@ async def call(
     values |= dict.fromkeys(tool.caller_parameters, context.caller)
 
     try:
-        result = await run(tool, partial(tool.call, values))
+        result = await run(tool, partial(tool.call, **values))
     except BaseException as error:
         await opened.aclose(error)
         raise
