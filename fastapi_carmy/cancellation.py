@@ -193,10 +193,7 @@ class Cancellation:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
 
-            for _ in range(self._sent):
-                task.uncancel()
-
-            self._sent = 0
+            self._take_back()
 
         return task.cancelling() <= self._before
 
@@ -215,7 +212,7 @@ class Cancellation:
         Each interruption ends one wait, and there may be another one behind it. `overran`
         tells afterwards that this happened.
         """
-        task = self._task()
+        task = self._home or self._task()
         self.end()
         self._before = task.cancelling()
         self._cut_seconds = seconds
@@ -248,6 +245,10 @@ class Cancellation:
         """Stop watching and forget the limit; say it when the execution is over."""
         self._watch = None
 
+        if self._sent:
+            # Whatever swallowed an interruption has left the task marked by it.
+            self._take_back()
+
         if self.interrupts is not None or self._at_alarm is not None:
             self.end()
 
@@ -262,6 +263,12 @@ class Cancellation:
             assert self._home is not None
 
         return self._home
+
+    def _take_back(self) -> None:
+        for _ in range(self._sent):
+            self._task().uncancel()
+
+        self._sent = 0
 
     def _interrupt(self) -> None:
         if self.interrupts is not None:

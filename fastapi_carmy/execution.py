@@ -138,18 +138,13 @@ class Execution(ExecutionState):
         """
         cancellation = self.cancellation
         cancellation.end()
+        # Always: a guard may have made an error of its own of our interruption.
+        is_ours = await cancellation.settle()
 
-        try:
-            # Always: a guard may have made an error of its own of our interruption.
-            is_ours = await cancellation.settle()
+        if is_ours and isinstance(error, Interrupted):
+            error = cancelled()
 
-            if is_ours and isinstance(error, Interrupted):
-                error = cancelled()
-
-            await self.opened.aclose(error if isinstance(error, Exception) else cancelled())
-        finally:
-            self._finish()
-
+        await self._close_limited(error if isinstance(error, Exception) else cancelled())
         return error
 
     async def aclose(self) -> None:
@@ -157,7 +152,8 @@ class Execution(ExecutionState):
 
         Raises:
             Interrupted: If the task was interrupted meanwhile; the first time only after all
-                is closed, the second time at once.
+                is closed, the second time at once. The thread keeps its turn then until it
+                ends, and what it used stays open.
         """
         error = self.outlived
 
@@ -171,6 +167,8 @@ class Execution(ExecutionState):
         finally:
             if self.thread is None:
                 await self._close_late(error)
+            else:
+                self._finish()
 
     async def leave_behind(self) -> None:
         """Settle the `request_id` of an execution that the process does not wait for."""
@@ -192,7 +190,9 @@ class Execution(ExecutionState):
             The tool, and the recorded answer if this call was made before.
         """
         call, settings, cancellation = self.call, self.settings, self.cancellation
-        cancellation.begin()
+
+        if cancellation.interrupts is None:
+            cancellation.begin()
 
         if tool is None:
             raise tool_not_found(settings.nearest(call.tool_name, self.caller))
@@ -409,12 +409,21 @@ class Execution(ExecutionState):
             raise
 
     async def _close_late(self, error: AgentError) -> None:
+        try:
+            await self._close_limited(error)
+        except Exception:
+            _logger.exception("Closing the dependencies of execution %s failed.", self.id)
+
+    async def _close_limited(self, error: Exception) -> None:
+        """Close what nobody waits for any longer than `finish_seconds`, and finish.
+
+        Raises:
+            BaseException: What a teardown raises, or `Interrupted` by somebody else.
+        """
         self.cancellation.limit_finish(self.settings.finish_seconds)
 
         try:
             await self._close(error)
-        except Exception:
-            _logger.exception("Closing the dependencies of execution %s failed.", self.id)
         except Interrupted:
             if not await self.cancellation.settle():
                 raise
@@ -477,12 +486,25 @@ class Execution(ExecutionState):
         return invalid_output(correlation_id) if is_output else tool_panic(correlation_id)
 
     def _finish(self) -> None:
+        thread = self.thread
+
+        if thread is not None:
+            # Nobody waits for it any more. It has the turn, and lives here, until it ends.
+            self.cancellation.close()
+            thread.then(self._leave)
+            return
+
         if self.turn is not None:
             # As `give_turn`, without asking once more.
             self.turn.give()
             self.turn = None
 
         self.cancellation.close()
+        self.home.leave(self)
+
+    def _leave(self) -> None:
+        """Let go of what the thread kept; called in it."""
+        give_turn(self)
         self.home.leave(self)
 
 

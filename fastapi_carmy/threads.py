@@ -16,13 +16,17 @@ __all__ = ("LoopLimiter", "ThreadCall")
 class ThreadCall:
     """One call of a function, in a thread."""
 
-    __slots__ = ("_call", "_claim", "_task")
+    __slots__ = ("_after", "_call", "_claim", "_ending", "_has_ended", "_task")
 
     def __init__(self, call: Callable[[], object]) -> None:
         """Prepare `call`; nothing runs yet."""
         self._call = call
         self._claim = threading.Lock()
         self._task: Task[object] | None = None
+        # Held for a few instructions, when the thread ends and when somebody asks it for more.
+        self._ending = threading.Lock()
+        self._has_ended = False
+        self._after: Callable[[], None] | None = None
 
     async def result(self, limiter: CapacityLimiter) -> object:
         """Run the function in a thread and return what it returns.
@@ -55,6 +59,22 @@ class ThreadCall:
 
         return None
 
+    def then(self, call: Callable[[], None]) -> None:
+        """Let the thread itself make `call` once the function has ended; at once if it has.
+
+        Only the first `call` counts. It is made even when the loop is gone by then.
+        """
+        with self._ending:
+            if self._after is not None:
+                return
+
+            self._after = call
+
+            if not self._has_ended:
+                return
+
+        call()
+
     def _withdraw(self) -> bool:
         """Keep the function from running; tell whether it had not begun."""
         if not self._claim.acquire(blocking=False):
@@ -70,7 +90,15 @@ class ThreadCall:
         if not self._claim.acquire(blocking=False):
             return None
 
-        return self._call()
+        try:
+            return self._call()
+        finally:
+            with self._ending:
+                self._has_ended = True
+                after = self._after
+
+            if after is not None:
+                after()
 
 
 class LoopLimiter:

@@ -5,6 +5,7 @@ Source: carmy/1, section 4.1, the point of no return, and 4.2.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from typing import Annotated
 
 import anyio
@@ -18,6 +19,7 @@ from fastapi_carmy.audit import ExecutionRecord
 from fastapi_carmy.policies import PolicyCall, RateLimit
 from fastapi_carmy.stores import MemoryStore
 from fastapi_carmy.stores.base import Key, Record, Reservation
+from tests.support.asgi import execute
 from tests.support.calls import answer, app_of, code, post
 
 KEY = Key(None, None, "r")
@@ -190,6 +192,52 @@ async def test_a_commit_that_swallows_being_cut_is_no_success() -> None:
     assert result.error.code == "EXECUTION_UNCERTAIN"
     assert task is not None
     assert task.cancelling() == 0
+
+
+@pytest.mark.spec("carmy/1 4.1")
+async def test_a_rollback_that_swallows_being_cut_leaves_no_interruption_behind() -> None:
+    agent = AgentRouter(finish_seconds=0.05)
+
+    async def session() -> AsyncIterator[None]:
+        try:
+            yield
+        except RuntimeError:
+            with suppress(asyncio.CancelledError):
+                await anyio.sleep_forever()
+
+            raise
+
+    @agent.tool(effect="write")
+    async def work(needed: Annotated[None, Depends(session)]) -> int:
+        raise RuntimeError
+
+    with anyio.fail_after(5):
+        result = await agent.execute("work")
+
+    task = asyncio.current_task()
+    assert result.error is not None
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.spec("carmy/1 4.1")
+async def test_a_body_that_is_refused_over_a_hung_teardown_is_still_answered() -> None:
+    async def session() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            # Bounded, so that a test that fails ends all the same.
+            await anyio.sleep(20)
+
+    agent = AgentRouter(dependencies=[Depends(session)], finish_seconds=0.05)
+
+    with anyio.fail_after(5):
+        async with execute(app_of(agent), "any", headers={"content-type": "text/x"}) as exchange:
+            result = await exchange.json()
+
+        await agent.aclose()
+
+    assert result["error"]["code"] == "INVALID_REQUEST"
 
 
 @pytest.mark.spec("carmy/1 4.1")

@@ -180,6 +180,45 @@ async def test_a_thread_that_outlived_its_answer_keeps_its_turn_when_it_is_cut(
     assert engraver.notes == ["thread ended", "rolled back"]
 
 
+@pytest.mark.parametrize("is_answered", [False, True], ids=["unanswered", "answered"])
+async def test_a_thread_that_nobody_waits_for_any_more_keeps_its_turn_until_it_ends(
+    is_answered: bool,
+) -> None:
+    in_thread, may_end = threading.Event(), threading.Event()
+    agent = AgentRouter(timeout_seconds=0.5)
+
+    @agent.tool(effect="write")
+    def engrave() -> str:
+        if in_thread.is_set():
+            return "again"
+        in_thread.set()
+        may_end.wait(LIMIT_SECONDS)
+        return "late"
+
+    app = app_of(agent)
+    interruptible = Interruptible(app, "task")
+
+    async with execute(interruptible, "engrave") as exchange:
+        assert await run_sync(in_thread.wait, LIMIT_SECONDS)
+        if is_answered:
+            await exchange.json()
+        for _ in ("the tool", "the wait for its thread", "the next one, which is the last"):
+            interruptible.interrupt()
+            for _ in range(5):
+                # Past what is settled first.
+                await anyio.lowlevel.checkpoint()
+        await reached(interruptible.ended)
+
+    meanwhile = await answer(app, "engrave")
+    may_end.set()
+    afterwards = await answer(app, "engrave")
+    with anyio.fail_after(LIMIT_SECONDS):
+        await agent.aclose()
+
+    assert meanwhile["error"]["code"] == "BUSY"
+    assert afterwards["data"] == "again"
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "sse"])
 async def test_a_dependency_that_swallows_its_cancellation_does_not_start_the_tool(
     stream: bool,
