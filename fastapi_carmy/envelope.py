@@ -33,6 +33,8 @@ _DOUBTFUL = re.compile(
 _MANY_TOOLS = 1_000
 _NAMED_FIRST = 4
 _PLAIN = frozenset((str, int, bool, type(None)))
+# Copied, because OpenSSL looks an algorithm up each time that it is asked for one.
+_SHA_256 = hashlib.sha256()
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -134,7 +136,9 @@ def fingerprint(call: Call) -> str:
         # How a float is written differs, even between versions; Python's `repr` stays as it is.
         canonical = _CANONICAL.encode([call.tool_name, sent]).encode()
 
-    return hashlib.sha256(canonical).hexdigest()
+    digest = _SHA_256.copy()
+    digest.update(canonical)
+    return digest.hexdigest()
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:

@@ -155,6 +155,9 @@ async def reserve(
         _logger.exception("The idempotency store failed; nothing was run.")
         raise store_error() from None
 
+    if isinstance(outcome, Acquired):
+        return held
+
     if isinstance(outcome, Replay):
         record = outcome.record
         return ExecutionResult.replay(record.execution_id, record.status, record.body)
@@ -162,13 +165,10 @@ async def reserve(
     if isinstance(outcome, InProgress):
         raise execution_uncertain(outcome.execution_id, outcome.started_at, outcome.state)
 
-    if isinstance(outcome, Conflict):
+    if isinstance(outcome, Conflict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise idempotency_conflict()
 
-    # A store is somebody else's code, and may answer what no type allows.
-    if not isinstance(outcome, Acquired):  # pyright: ignore[reportUnnecessaryIsInstance]
-        # Whether the call is free is not known, so it does not run.
-        _logger.error("The idempotency store answered with a %s.", type(outcome).__name__)
-        raise store_error()
-
-    return held
+    # A store is somebody else's code, and may answer what no type allows. Whether the call is
+    # free is not known then, so it does not run.
+    _logger.error("The idempotency store answered with a %s.", type(outcome).__name__)
+    raise store_error()

@@ -26,7 +26,7 @@ REQUESTS = 40
 RECORDED = {
     "execute": 36.0,
     "execute with a dependency": 42.0,
-    "execute with a request_id": 59.0,
+    "execute with a request_id": 57.0,
     "execute with ten events of progress": 350.0,
     "catalog": 16.0,
 }
