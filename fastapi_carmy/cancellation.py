@@ -214,6 +214,11 @@ class Cancellation:
         """
         task = self._home or self._task()
         self.end()
+
+        if self._sent:
+            # As in `close`.
+            self._take_back()
+
         self._before = task.cancelling()
         self._cut_seconds = seconds
         self._at_alarm = self._cut

@@ -33,7 +33,7 @@ def started_at(state: ExecutionState) -> str:
 async def conclude(
     state: ExecutionState, result: ExecutionResult, settle: _Settle | None
 ) -> ExecutionResult:
-    """Tell, record, audit, tell.
+    """Tell, record, audit, tell; none of it is waited for longer than `finish_seconds`.
 
     Args:
         state: The execution.
@@ -49,6 +49,8 @@ async def conclude(
         state.report(ToolCompleted(state.id, state.call.tool_name, duration_ms, ok))
 
     is_settled = settle is None
+    cancellation = state.cancellation
+    cancellation.limit_finish(state.settings.finish_seconds)
 
     try:
         if settle is not None:
@@ -58,7 +60,7 @@ async def conclude(
         if state.settings.audit:
             await _audit(state, result.status, result.error, replayed=result.replayed)
     except Interrupted:
-        if not await state.cancellation.settle():
+        if not await cancellation.settle():
             if settle is not None and not is_settled:
                 await see_through(state, settle)
                 await audit_unheard(state, result.status, result.error, replayed=result.replayed)
@@ -66,6 +68,9 @@ async def conclude(
             raise
 
         _log_cut("Auditing" if is_settled else "Recording", state)
+
+    # The answer is sent in the same task, and a thread may be waited for.
+    cancellation.end()
 
     if state.report is not None:
         state.report(ExecutionCompleted(result))

@@ -102,7 +102,7 @@ class Execution(ExecutionState):
 
                 data = b"" if result else tool.output.dump(await perform(self, tool))
 
-                if self.opened.is_open or self.reservation is not None or settings.audit:
+                if self.opened.is_open:
                     await self._close_in_time()
 
                 suggestions = () if self.made_context is None else self.suggestions()
@@ -118,6 +118,7 @@ class Execution(ExecutionState):
             if reservation is None and self.report is None and not settings.audit:
                 return result
 
+            give_turn(self)
             settle = None if reservation is None else partial(reservation.complete, result)
             return await conclude(self, result, settle)
         finally:
@@ -244,17 +245,13 @@ class Execution(ExecutionState):
             raise Interrupted
 
     async def _close_in_time(self) -> None:
-        """Close the dependencies of a call that has its answer; from here on time is limited."""
+        """Close the dependencies of a call that has its answer."""
         self.cancellation.limit_finish(self.settings.finish_seconds)
+        await self.opened.aclose(None)
 
-        if self.opened.is_open:
-            await self.opened.aclose(None)
-
-            if self.cancellation.overran:
-                # A teardown swallowed it: whether it committed is not known.
-                raise Interrupted
-
-        give_turn(self)
+        if self.cancellation.overran:
+            # A teardown swallowed it: whether it committed is not known.
+            raise Interrupted
 
     async def _pass_guards(self, tool: Tool) -> None:
         try:

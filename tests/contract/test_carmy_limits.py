@@ -4,6 +4,7 @@ Source: carmy/1, section 4.1, the point of no return, and 4.2.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Annotated
@@ -132,6 +133,24 @@ async def test_a_store_that_hangs_while_recording_does_not_hold_the_answer() -> 
     assert result["data"] == 1
     assert entry is not None
     assert entry.state == "running"
+
+
+@pytest.mark.spec("carmy/1 4.2")
+async def test_a_store_that_hangs_does_not_hold_the_answer_of_a_tool_whose_thread_goes_on() -> None:
+    agent = AgentRouter(store=HungStore("complete"), finish_seconds=0.05)
+    may_end = threading.Event()
+
+    @agent.tool(effect="write", timeout_seconds=0.05)
+    def work() -> None:
+        may_end.wait(10)
+
+    async with execute(app_of(agent), "work", request_id="r") as exchange:
+        result = await exchange.json()
+        may_end.set()
+        with anyio.fail_after(5):
+            await exchange.finished.wait()
+
+    assert result["error"]["code"] == "TIMEOUT"
 
 
 @pytest.mark.spec("carmy/1 4.1")
