@@ -126,7 +126,7 @@ Every contender does the same: it takes `sku` and `quantity`, and answers with a
 Each is a small file in `benchmarks/contenders/`, served by uvicorn with httptools and uvloop, one worker on one core; the load comes from the other core, over {connections} connections.
 The slowest answers are looked for on 1,000 connections that have all had an answer before: uvloop accepts one connection a turn, so of many that come at once some wait for seconds, which says nothing of an answer.
 That load comes from one Python process, whose own queue is in both figures.
-Contenders take turns, {rounds} rounds of each after a warm-up; answers are checked.
+Contenders take turns, {rounds} rounds of each, every one in a new process and after a warm-up; answers are checked.
 Whatever guards a call stays on: strict JSON, validation of arguments and result, the deadline, the watch for a hang-up, the turn of a tool that is not parallel-safe, clean cancellation.
 """
 

@@ -47,6 +47,8 @@ class ExecuteEndpoint:
         self.owner = owner
         self._service = service
         self._max_body_bytes = max_body_bytes
+        # Any number of fewer digits is below the limit.
+        self._digits = len(str(max_body_bytes))
         # The loop holds tasks weakly; these outlive their request when a client hangs up.
         self._tasks: set[Task[object]] = set()
 
@@ -54,7 +56,7 @@ class ExecuteEndpoint:
         """See `Endpoint.respond`."""
         inbox = Inbox(scope, receive, self._max_body_bytes)
 
-        if inbox.may_be_long:
+        if len(inbox.declared_length) >= self._digits:
             inbox.check_length()
 
         service = self._service(scope.get("app"))

@@ -34,11 +34,11 @@ class Inbox:
         "_size",
         "_taken",
         "body",
+        "declared_length",
         "has_accept",
         "has_ended",
         "has_idempotency_key",
         "is_json",
-        "may_be_long",
         "next_message",
     )
 
@@ -56,12 +56,10 @@ class Inbox:
         if len(found) < len(headers):
             found = _joined(headers)
 
-        length = found.get(b"content-length", b"")
         self._headers = headers
         self._found = found
-        # Any number of so few digits is below the limit.
-        self.may_be_long = len(length) >= _MAX_DIGITS or 10 ** len(length) > max_bytes
-        """Whether `check_length` has to look."""
+        self.declared_length = found.get(b"content-length", b"")
+        """As sent; empty when it was not."""
         # The one spelling that nearly every client sends.
         self.is_json = found.get(b"content-type") == b"application/json"
         """Whether the body surely says that it is JSON; else `check_content_type` looks."""
@@ -103,7 +101,7 @@ class Inbox:
         Raises:
             AgentError: `PAYLOAD_TOO_LARGE`.
         """
-        length = self._found.get(b"content-length", b"")
+        length = self.declared_length
 
         # A server refuses any other spelling itself; an absurd length is over every limit.
         if length.isdigit() and int(length[:_MAX_DIGITS]) > self._max_bytes:

@@ -35,6 +35,8 @@ _NOT_MODIFIED = 304
 
 _JSON: Final[tuple[bytes, bytes]] = (b"content-type", b"application/json")
 _NO_STORE: Final[tuple[bytes, bytes]] = (b"cache-control", b"no-store")
+# Most answers are short, and formatting a number takes longer than the rest of the headers.
+_LENGTHS: Final = tuple(b"%d" % length for length in range(1024))
 _FIXED = frozenset((b"content-type", b"content-length", b"cache-control", b"carmy-replayed"))
 _OURS = _FIXED | {b"retry-after"}
 # What says how the body is framed or coded; a host can't know that of a body of ours.
@@ -141,7 +143,9 @@ def document_answer(document: Document, *, if_none_match: str | None, vary: str)
 def _messages(status: int, body: bytes, headers: _RawHeaders) -> Messages:
     # A 304 has no body and no length.
     if status != _NOT_MODIFIED:
-        headers.append((b"content-length", b"%d" % len(body)))
+        length = len(body)
+        text = _LENGTHS[length] if length < len(_LENGTHS) else b"%d" % length
+        headers.append((b"content-length", text))
 
     return (
         {"type": "http.response.start", "status": status, "headers": headers},
